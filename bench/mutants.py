@@ -115,7 +115,7 @@ def _places(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
-    """What may stand in the place of a node, each with its kind."""
+    """What may stand instead of a node, each with its kind."""
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):

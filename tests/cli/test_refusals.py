@@ -305,7 +305,7 @@ def test_lists_have_ones_own_options(word: str, search: tuple[str, ...], own: Pa
         ("logger: csv", 0, ""),
         ("defaults: [override /logger: [csv], _self_]", 0, ""),
         ("logger: tensorboard", 0, ""),
-        ("logger: [csv]", 2, "experiment/preset.yaml has a list in the place of a section; a file chooses loggers by"),
+        ("logger: [csv]", 2, "experiment/preset.yaml has a list instead of a section; a file chooses loggers by"),
         ("logger: none", 2, "logger=none: choose some with logger=[csv,tensorboard,wandb]"),
         (
             "noise: symmetric",
@@ -411,7 +411,7 @@ def test_clients_with_too_few_neighbours_for_lid_are_named_once(clients: int, no
 def test_a_file_of_ones_own_is_not_passed_over_for_the_default(
     words: tuple[str, ...], advice: str, more: tuple[str, ...], command: Command, tmp_path: Path
 ) -> None:
-    """Hydra searches ``conf/`` first: the default would be trained in the place of what the user means."""
+    """Hydra searches ``conf/`` first: the default would be trained instead of what the user means."""
     for file in ("run/config.yaml", "run/result.json", "own/config.yaml", "own/mine.yaml", "config.yaml"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("seed: 7\n")

@@ -57,7 +57,7 @@ complete -c flnl -a '(command flnl --complete (commandline -cp | string collect)
 
 
 def offered(line: str, commands: Mapping[str, tuple[str, str, str]]) -> list[str]:
-    """What may stand in the place of the last word of ``line``, which is empty after a space.
+    """What may stand instead of the last word of ``line``, which is empty after a space.
 
     Args:
         line: the command line up to the cursor, with the name of the program.

@@ -45,7 +45,7 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
         return f"~{no_such_key(match.group(1), overrides)}"
     if match := re.match(r"(?s)In '(.+?)': .*Cannot merge DictConfig with ListConfig", text):
         how = "a file chooses loggers by defaults: [override /logger: [csv], _self_]"
-        return f"{match.group(1)}.yaml has a list in the place of a section; {how}"
+        return f"{match.group(1)}.yaml has a list instead of a section; {how}"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
         match := re.search(r"full_key: (\S+)", text)
     ):

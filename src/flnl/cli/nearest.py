@@ -74,7 +74,7 @@ def _group(word: str, cutoff: float = 1.0) -> str | None:
 
 
 def _first(names: Sequence[str], chosen: DictConfig) -> str:
-    """The likeliest of keys with the same last part: a short key in the place of a part's own."""
+    """The likeliest of keys with the same last part: a short key instead of a part's own."""
 
     def rank(name: str) -> tuple[bool, int, int]:
         section = name.partition(".")[0] if "." in name else ""

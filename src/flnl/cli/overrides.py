@@ -137,7 +137,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _check_section(override: Override, key: str) -> None:
-    """Refuse a value in the place of a section, which Hydra takes for a choice if groups are below its name."""
+    """Refuse a value instead of a section, which Hydra takes for a choice if groups are below its name."""
     if not isinstance(override.value(), dict):
         groups = ", ".join(f"{key}/{folder.name}=..." for folder in sorted((CONF / key).iterdir()))
         raise UserError(f"{override.input_line}: {key} is a section; set its keys, as in {key}.lr=0.1, or {groups}")

@@ -146,7 +146,7 @@ class Slot:
     Args:
         kinds: classes of which the part must be one.
         called_with: numbers of arguments, with one of which a part of no such class must be callable.
-        adds: types of what the run still adds to its values, whence Hydra leaves the part unfinished.
+        adds: types of what the run still adds to its values, so that Hydra leaves the part unfinished.
         may_be_empty: whether nothing may stand there.
         choices: the group of ``conf/`` that it is chosen from.
     """
@@ -424,7 +424,7 @@ def _parts_of(where: str, node: Mapping[str, Any], *, required: bool = True) -> 
 def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collection[type] = ()) -> Iterator[Fault]:
     """What is wrong with keys and values, by the annotations of a dataclass.
 
-    Fields of the types ``added`` are missing by right.
+    Fields of the types ``added`` may be missing.
     """
     yield from _values(prefix, node, schema)
     optional = {f.name for f in fields(schema) if f.default is not MISSING or f.default_factory is not MISSING}

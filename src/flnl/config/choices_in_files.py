@@ -11,7 +11,7 @@ from flnl.core.errors import UserError
 
 
 def settle(cfg: DictConfig) -> None:
-    """Put a logger's file in the place of its name.
+    """Put a logger's file instead of its name.
 
     Files of other groups set more than their section, which cannot be done once all files are composed.
 

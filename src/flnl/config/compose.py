@@ -120,7 +120,7 @@ def training(cfg: DictConfig) -> Training:
 
 
 def _by_key(node: Any, reason: str, error: str) -> str:
-    """``reason`` with keys in the place of fields of the part at which Hydra's ``error`` says that it occurred."""
+    """``reason`` with keys instead of fields of the part at which Hydra's ``error`` says that it occurred."""
     where = re.search(r"^full_key: (\S+)$", error, re.MULTILINE)
     if where is None or not isinstance(node, DictConfig):
         return reason

@@ -22,7 +22,7 @@ TARGET = "._target_"
 def short(record: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run what it is, by the keys that a person types: without neutral values and how it was run.
 
-    A class stands in the place of its part, as in ``noise: FedCorr``, and a short key in that of the part's own.
+    A class stands for its part, as in ``noise: FedCorr``, and a short key for the part's own.
 
     Args:
         record: the run's record.

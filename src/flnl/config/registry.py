@@ -47,7 +47,7 @@ def recorded_name(target: str) -> str:
 
 
 def named(node: Any, name: Callable[[str], str] = stored_name) -> Any:
-    """A configuration node with the ``name`` of each class in the place of its path."""
+    """A configuration node with the ``name`` of each class instead of its path."""
     if isinstance(node, Mapping):
         return {k: name(str(v)) if k == "_target_" else named(v, name) for k, v in node.items()}
     return [named(v, name) for v in node] if isinstance(node, list) else node

@@ -41,7 +41,7 @@ def _first_stage(*terms: str, _root_: DictConfig) -> int:
 
 
 def _section(node: DictConfig, name: Any) -> DictConfig:
-    """What is in a section that a person may have put something else in the place of."""
+    """The section, which a person may have replaced by something else."""
     section = node.get(name)
     if not isinstance(section, DictConfig):
         key = node._get_full_key(name)

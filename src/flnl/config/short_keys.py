@@ -8,7 +8,7 @@ interpolation of the part's key, and repeats the declarations as keys of the met
     <<: *short
 
 So ``method.mu`` reads as the part's value. Once it is set, be it on the command line, in an experiment or in a method's
-file, ``connect`` turns the reference round: the part's key becomes ``${method.mu}``.
+file, ``connect`` reverses the reference: the part's key becomes ``${method.mu}``.
 
 Both are names of one value, so the last one to be set counts, as for any key: of two files the one that Hydra composes
 later (an experiment after the method's file), and the command line after all files. Where one file, or the command
@@ -121,7 +121,7 @@ def shortest(cfg: DictConfig, key: str) -> str:
 
 
 def shortened(cfg: DictConfig, text: str) -> str:
-    """A message with short keys in the place of parts' own keys, where the method in use declares them."""
+    """A message with short keys instead of parts' own keys, where the method in use declares them."""
     return re.sub(r"\bmethod(?:\.\w+){2,}", lambda key: shortest(cfg, key[0]), text)
 
 

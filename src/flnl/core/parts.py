@@ -89,7 +89,7 @@ class Part:
         return ()
 
     def overrides(self, method: str) -> bool:
-        """Whether the part has a ``method`` of its own in the place of its base class's, which does nothing."""
+        """Whether the part has a ``method`` of its own instead of its base class's, which does nothing."""
         own: str = getattr(type(self), method).__module__
         return own != __name__
 

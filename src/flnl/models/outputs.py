@@ -125,13 +125,13 @@ class _Named(nn.Module):
 
 
 def outputs_with(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> dict[str, Tensor]:
-    """As ``outputs``, with ``tensors`` in the place of parameters and buffers of these names."""
+    """As ``outputs``, with ``tensors`` instead of parameters and buffers of these names."""
     named: dict[str, Tensor] = _called(module, tensors, None, inputs)
     return named
 
 
 def output_with(module: nn.Module, tensors: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
-    """As ``output``, with ``tensors`` in the place of parameters and buffers of these names."""
+    """As ``output``, with ``tensors`` instead of parameters and buffers of these names."""
     if name == LOGITS:  # a module's own call gives them, without the wrapper
         logits: Tensor = functional_call(module, dict(tensors), (inputs,))
         return logits

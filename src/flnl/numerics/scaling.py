@@ -31,7 +31,7 @@ def quality(values: Sequence[float] | Array, *, floor: Share = 0.0) -> Array:
 
 
 def finite(values: Array) -> Array:
-    """The values [n] with the largest finite one in the place of those that are not finite; 0 if none is finite."""
+    """The values [n] with the largest finite one instead of those that are not finite; 0 if none is finite."""
     values = np.asarray(values, np.float64)
     usable = values[np.isfinite(values)]
     return np.where(np.isfinite(values), values, usable.max() if len(usable) else 0.0)

@@ -1,4 +1,4 @@
-"""Write a folder whole or not at all, in the place of an earlier one or not."""
+"""Write a folder whole or not at all, instead of an earlier one or not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2
 
 
 def _exchange(fresh: Path, folder: Path) -> Path:
-    """Put ``fresh`` in the place of ``folder``, in one step if the system can; return where the earlier folder is."""
+    """Put ``fresh`` instead of ``folder``, in one step if the system can; return where the earlier folder is."""
     if _swapped(fresh, folder):
         return fresh
     aside = fresh.with_name(f"{fresh.name}{ASIDE}")

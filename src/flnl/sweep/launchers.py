@@ -11,7 +11,7 @@ UNNAMED = "main"
 
 
 def install(target: str) -> None:
-    """Make Hydra create our launcher in the place of the one that a sweep has chosen, if there is one.
+    """Make Hydra create our launcher instead of the one that a sweep has chosen, if there is one.
 
     Args:
         target: the chosen launcher's class, as in ``hydra.launcher._target_``.

@@ -697,7 +697,7 @@ class RuleLoads(Call, BatchRule):
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_part_that_loads_a_model_is_refused(call: str, alone: bool) -> None:
-    """It would be trained, or reported, in the place of the client's."""
+    """It would be trained, or reported, instead of the client's."""
     net = network(mlp(4, 3))
     job = LocalTraining(
         TRAINING, RuleLoads(call), {**CROSS_ENTROPY, "loads": TermLoads(call)}, None, {"loads": ExchangeLoads(call)}

@@ -425,7 +425,7 @@ class Kind:
     idle: Counter[tuple[int, ...]] = field(default_factory=Counter)  # steps of idle branches, beside these ones
 
     def put(self, branch: Branch) -> None:
-        """Add a branch in the place of one with its number."""
+        """Add a branch instead of one with its number."""
         self.remove(branch.number)
         self.branches[branch.number] = branch
 

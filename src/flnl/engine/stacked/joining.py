@@ -43,7 +43,7 @@ class Joined:
         return replace(self, form=form, tensors=tuple(tensors))
 
     def each(self, of: Callable[[Tensor], Tensor]) -> "Joined":
-        """The same values with ``of(tensor)`` in the place of each tensor."""
+        """The same values with ``of(tensor)`` instead of each tensor."""
         return mapped(self, of)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:
@@ -189,7 +189,7 @@ def flattened(value: Any) -> tuple[Any, list[Tensor]]:
 
 
 def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
-    """The value with ``of(tensor)`` in the place of each tensor."""
+    """The value with ``of(tensor)`` instead of each tensor."""
     return _rebuilt(value, lambda _, leaf: of(leaf) if isinstance(leaf, Tensor) else leaf, ())
 
 

@@ -48,7 +48,7 @@ class Batch:
     views: tuple[Tensor, ...] = ()  # [K, B, C, H, W] each, views besides the first; empty if they are equal to it
 
     def each(self, of: Callable[[Tensor], Tensor]) -> Self:
-        """The same batch with ``of(tensor)`` in the place of each tensor."""
+        """The same batch with ``of(tensor)`` instead of each tensor."""
         return mapped(self, of)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:

@@ -37,10 +37,10 @@ class CoTeaching(LossTerm):
     ℓ¹ and ℓ² [B] are the cross-entropies of the two networks, I¹ and I² the ``max(1, ⌊(1 - f(t)) B⌋)`` samples of the
     batch with the smallest ℓ¹ and ℓ²: each network learns what the other finds easy. f(t) rises to ``forget_rate``
     over ``num_gradual`` rounds; t counts the rounds over all stages, from 0, or from 1 with ``schedule=released``, as
-    that program numbers its epochs. A client that was sent its own noise rate uses it in the place of ``forget_rate``.
+    that program numbers its epochs. A client that was sent its own noise rate uses it instead of ``forget_rate``.
 
     From round ``disagree_from`` (from 0) on it is Co-teaching+ (Yu et al. 2019): the networks choose among the samples
-    on which their predictions differ, D in the place of the batch. If there are none, each network learns the whole
+    on which their predictions differ, D instead of the batch. If there are none, each network learns the whole
     batch. null: plain Co-teaching in all rounds.
 
     After mixing, ℓ is the cross-entropy of the mixed targets. Samples of weight 0 are no candidates.

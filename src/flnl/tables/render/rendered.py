@@ -72,7 +72,7 @@ def _unfit(table: Table, file: Path) -> UserError:
 
 
 def _lines(table: Table, file: Path, metric: str | None, runs: Mapping[str, Written]) -> Sequence[Line]:
-    """The lines of the file, with what a metric has in the place of our numbers."""
+    """The lines of the file, with what a metric has instead of our numbers."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
             lines: list[Line] = [{key: text_of(text) for key, text in line.items()} for line in csv.DictReader(opened)]
