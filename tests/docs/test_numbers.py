@@ -150,10 +150,10 @@ def numbers(path: Path) -> list[dict[str, str]]:
 
 def test_the_comparison_says_how_much_fedcorr_trains_under_its_protocol() -> None:
     lines = chain.from_iterable(numbers(file) for file in SMALL.glob("f*_[0-9]*.csv"))
-    files = {*chain.from_iterable(json.loads(row["records"]) for row in lines if is_fedcorr(row["row"]))}
-    records = [json.loads((SMALL / file).read_text()) for file in files]
-    trainings = [record["participations"] for record in records]
-    times = [sum(len(one["round"]) for one in record["evaluations"].values()) for record in records]
+    chosen = {*chain.from_iterable(json.loads(row["records"]) for row in lines if is_fedcorr(row["row"]))}
+    runs = [run for name, run in run_record.load(SMALL).items() if name in chosen]
+    trainings = [run.record["participations"] for run in runs]
+    times = [len(run.evaluations) for run in runs]
     text = prose(COMPARISON)
     assert f"under this protocol {min(trainings)} to {max(trainings)} trainings" in text
     assert f"FedCorr and FLR+ {min(times)} to {max(times)} there" in text
