@@ -53,7 +53,13 @@ def test_a_name_is_what_was_typed(commands: Sequence[str]) -> None:
     [
         (["method=fedavg noise.rho=0.6"], ["method=fedavg"]),
         (["seed=1 method=fedavg", "seed=1 method=fedprox wandb.mode=disabled"], ["method=fedavg", "method=fedprox"]),
-        (["method=fedcorr +protocol.fedcorr.T1=3", "method=fedcorr"], ["method=fedcorr method.T1=3", "method=fedcorr"]),
+        (
+            [
+                "method=fedcorr " + " ".join(f"+protocol.fedcorr.{s}" for s in ("T1=3", "T2=20", "T3=20")),
+                "method=fedcorr",
+            ],
+            ["method=fedcorr method.T1=3", "method=fedcorr"],
+        ),
         (["protocol.lr=0.01", "protocol.lr=0.02"], ["train.lr=0.01", "train.lr=0.02"]),
         (["", "noise.rho=0.4", "noise.rho=0.8"], ["noise.rho=0.6", "noise.rho=0.4", "noise.rho=0.8"]),
         (

@@ -253,7 +253,7 @@ def test_tuning_goes_on_where_data_lie_elsewhere(tmp_path: Path) -> None:
 
     def tuned(place: str) -> dict[str, int]:
         words = [*quick, "rounds=1", f"dataset.root={place}", "train.lr=0.1,0.2", f"cache={tmp_path / 'cache'}"]
-        tune.tune([*words, "--seeds", "7", "--", "hydra/launcher=basic"])
+        tune.tune([*words, "--measure", "last", "--seeds", "7", "--", "hydra/launcher=basic"])
         return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "multirun").rglob(RESULT)}
 
     first = tuned("a")

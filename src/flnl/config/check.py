@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from flnl.config.compose import build, options, resolved
 from flnl.config.folders import CONF
 from flnl.config.given import takers
+from flnl.config.groups import not_an_option
 from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
 from flnl.config.protocol import SETTINGS
@@ -48,6 +49,8 @@ def check_config(cfg: DictConfig) -> None:
     names = {key: cfg.method._get_node(key)._value() for key in ("name", "like") if key in cfg.method}
     faults = [fault for key, name in names.items() for fault in _wrong(f"method.{key}", name, Name)]
     _refuse(cfg, faults)  # what others take from the protocol goes by them
+    if "like" in names and names["like"] not in (known := options("method")):
+        raise UserError(f"method.{not_an_option('like', str(names['like']), known)}")
     _refuse_unread(cfg)
     if takers(cfg):  # of the noise's rate, which can be worked out from right values only
         noise = OmegaConf.to_container(cfg.noise, resolve=True)

@@ -50,7 +50,21 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     if isinstance(plain.get("method"), dict):
         for name in (DECLARATIONS, SETTINGS):
             plain["method"].pop(name, None)
+        if isinstance(plain.get("protocol"), dict):
+            plain["protocol"].update(_held(cfg, plain))
     return dict(plain)
+
+
+def _held(cfg: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
+    """What holds under the protocol for this method, in a section of its name, as far as no key was set instead."""
+    held = {}
+    for key, text in texts(cfg):
+        if (asked := re.match(r"\$\{protocol:(\w+)", text)) and asked[1] not in plain["protocol"]:
+            node: Any = plain
+            for part in key.split("."):
+                node = node.get(part) if isinstance(node, dict) else None
+            held[asked[1]] = node
+    return {str(cfg.method.get("like", cfg.method.get("name"))): held} if held else {}
 
 
 def options(group: str, places: Sequence[Path] = ()) -> list[str]:

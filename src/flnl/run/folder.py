@@ -5,6 +5,7 @@ A folder holds one run. The process that writes to it holds its lock, which the 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ from flnl.core.errors import UserError
 from flnl.storage import order
 from flnl.storage.locks import free_after_error
 from flnl.storage.records import LOCK, RESULT, SWEEPS, read_record
+
+log = logging.getLogger(__name__)
 
 WRITTEN = (
     "config.yaml",
@@ -50,6 +53,19 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
+
+    def abandon(self) -> None:
+        """Release a folder whose run could not begin; a new one is removed, unless a person has files in it."""
+        self.lock.release()
+        if self.earlier is not None or (self.path / RESULT).exists():
+            return
+        try:
+            (self.path / "config.yaml").unlink(missing_ok=True)
+            if {one.name for one in self.path.iterdir()} <= {LOCK}:
+                (self.path / LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
+        except OSError:
+            log.debug("%s could not be removed", self.path)
 
     @property
     def finished(self) -> bool:

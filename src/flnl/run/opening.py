@@ -45,7 +45,7 @@ from flnl.run.record import environment
 from flnl.run.reuse import Reuse
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
-from flnl.storage.records import LOCK, refuse_another_run
+from flnl.storage.records import refuse_another_run
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +135,7 @@ def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> S
     try:
         return _assemble(cfg, overrides, claimed)
     except BaseException:
-        claimed.folder.lock.release()
-        if claimed.folder.earlier is None:
-            _remove_if_empty(claimed.folder.path)
+        claimed.folder.abandon()
         raise
 
 
@@ -385,13 +383,3 @@ def _refuse_rounds(cfg: DictConfig, overrides: Sequence[str], method: Method) ->
         f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead; in a "
         f"sweep over methods protocol.rounds and, for this one, protocol.{method.name}"
     )
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder that contains nothing but its lock."""
-    try:
-        if {p.name for p in folder.iterdir()} <= {LOCK}:
-            (folder / LOCK).unlink(missing_ok=True)
-            folder.rmdir()
-    except OSError:
-        log.debug("%s could not be removed", folder)

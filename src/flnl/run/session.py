@@ -87,6 +87,7 @@ class Session:
             return self._start()
         except BaseException:
             self.release()
+            self.folder.abandon()
             raise
 
     def _start(self) -> Self:
