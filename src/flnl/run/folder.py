@@ -56,16 +56,16 @@ class RunFolder:
 
     def abandon(self) -> None:
         """Release a folder whose run could not begin; a new one is removed, unless a person has files in it."""
-        self.lock.release()
-        if self.earlier is not None or (self.path / RESULT).exists():
-            return
         try:
-            (self.path / "config.yaml").unlink(missing_ok=True)
-            if {one.name for one in self.path.iterdir()} <= {LOCK}:
-                (self.path / LOCK).unlink(missing_ok=True)
-                self.path.rmdir()
+            if self.earlier is None and not (self.path / RESULT).exists():
+                (self.path / "config.yaml").unlink(missing_ok=True)
+                if {one.name for one in self.path.iterdir()} <= {LOCK}:
+                    (self.path / LOCK).unlink(missing_ok=True)
+                    self.path.rmdir()
         except OSError:
             log.debug("%s could not be removed", self.path)
+        finally:
+            self.lock.release()
 
     @property
     def finished(self) -> bool:

@@ -86,8 +86,10 @@ class Session:
         try:
             return self._start()
         except BaseException:
-            self.release()
-            self.folder.abandon()
+            try:
+                self.executor.close()
+            finally:
+                self.folder.abandon()
             raise
 
     def _start(self) -> Self:
