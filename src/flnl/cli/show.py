@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
+from flnl.config.compose import resolved
 from flnl.config.short_keys import connect, without_declarations
 from flnl.core.errors import UserError
 
@@ -48,12 +49,10 @@ def text(cfg: DictConfig, words: Sequence[str], request: Request) -> str:
     """The composed configuration, or a section of it, as YAML.
 
     Raises:
-        UserError: if there is no such section.
+        UserError: if there is no such section, or an interpolation cannot be resolved.
     """
     connect(cfg, words)
-    cfg = without_declarations(cfg)
-    if request.resolve:
-        OmegaConf.resolve(cfg)
+    cfg = OmegaConf.create(resolved(cfg)) if request.resolve else without_declarations(cfg)
     if request.package is None:
         return OmegaConf.to_yaml(cfg)
     section = OmegaConf.select(cfg, request.package)
