@@ -28,9 +28,9 @@ from bench.machine import machine
 from bench.report import conditions, table, time_of
 from bench.ways import ROOT
 from bench.workloads import SEED, Workload, model, normalise, orders
-from flnl.config.schema import Training
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.config.schema import Training
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Clock, Fit, Observation, Samples
 from flnl.core.method import Method, Stage, assemble
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, RoundResult
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.images import TensorImages

@@ -13,10 +13,10 @@ from flnl.cli.overrides import check_arguments
 from flnl.config import compose, identity
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 from flnl.core.optimizer import SGD, Adam, AdamW
+from flnl.core.training import Training
 
 AVG = ("method=fedavg",)
 ROUNDS = 12

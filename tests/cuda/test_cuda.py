@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
@@ -18,6 +17,7 @@ from flnl.core.optimizer import SGD, Adam, AdamW, Optimizer
 from flnl.core.parts import LossTerm
 from flnl.core.payload import all_finite
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors import processes

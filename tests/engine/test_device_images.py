@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.execution import as_list
 from flnl.core.messages import ClientTask, Samples
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.device_images import Resident

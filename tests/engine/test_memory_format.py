@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.parts import GradientTransform
 from flnl.core.payload import Params
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Recipe

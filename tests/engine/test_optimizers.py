@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.messages import ClientResult, ClientTask
 from flnl.core.optimizer import SGD, Adam, AdamW, Buffer, Optimizer
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.optimizer import made

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.messages import ClientState
 from flnl.core.method import Method, Stage
 from flnl.core.optimizer import Adam, AdamW
 from flnl.core.state import RoundResult, Shelved
+from flnl.core.training import Training
 from flnl.engine import loop
 from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential

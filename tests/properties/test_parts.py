@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from flnl.config import compose
 from flnl.config.folders import CONF
@@ -15,14 +16,16 @@ from flnl.core.messages import ClientTask, Clock, Correction
 from flnl.core.method import Correcting as CorrectingStage
 from flnl.core.method import Method, Stage, assemble
 from flnl.core.model import Model
-from flnl.core.parts import Exchange, LabelCorrector, Setting
+from flnl.core.optimizer import Adam
+from flnl.core.parts import Exchange, LabelCorrector, Part, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import StageNumber
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.run import progress
 from tests.registry import BY_NAME, COVERING, REGISTRY, TINY, Entry
-from tests.toys import method
+from tests.toys import ONE_STEP, method
 from tests.toys import stage as toy_stage
 
 
@@ -207,7 +210,29 @@ def test_an_exchange_and_a_corrector_are_checked_as_every_part_is(slot: str, kin
     assert lacking == [
         f"method/{key} ({kind.__name__}) is meant for method/batch=mixup, which stage last does not have"
     ]
-    assert with_part(slot, kind()).cautions({0: 5, 3: 8}) == [f"method.{key.replace('/', '.')}.share=0.45 of 2 clients"]
+    assert with_part(slot, kind()).cautions({0: 5, 3: 8}, ONE_STEP) == [
+        f"method.{key.replace('/', '.')}.share=0.45 of 2 clients"
+    ]
+
+
+@dataclass(frozen=True)
+class NeedsSGD(CrossEntropy):
+    """A term that cannot work with another optimiser, nor with clipped gradients."""
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        clipped, optimizer = setting.training.clip, type(setting.training.optimizer).__name__
+        return None if optimizer == "SGD" and clipped is None else f"{optimizer}, clip {clipped}: {setting.lengths}"
+
+
+def test_a_part_knows_how_its_own_stage_trains_and_can_refuse_it() -> None:
+    stages = [toy_stage(name="one", train={"clip": 2.0}), toy_stage(name="two", local={"mine": NeedsSGD()})]
+    method(*stages).check_network(nn.Linear(2, 2), {0: 5}, ONE_STEP)
+    stages[1] = replace(stages[1], train={"optimizer": Adam(0.9, 0.99, 1e-8)})
+    with pytest.raises(UserError, match=r"^method.local.mine: Adam, clip None: \(1, 1\)$"):
+        method(*stages).check_network(nn.Linear(2, 2), {0: 5}, ONE_STEP)
+    stages[1] = replace(stages[1], train={})
+    with pytest.raises(UserError, match=r"SGD, clip 0\.5"):
+        method(*stages).check_network(nn.Linear(2, 2), {0: 5}, replace(ONE_STEP, clip=0.5))
 
 
 def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() -> None:
@@ -215,7 +240,7 @@ def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() ->
     words = [*TINY, "method/exchange=[lid]"]
     for method_name, key in (("fedavg", "method.exchange.lid.k"), ("fedcorr", "method.k_lid")):
         cfg = compose.load([*words, f"method={method_name}"])
-        (line,) = assemble(compose.build(cfg.method)).cautions({0: 5, 1: 100})
+        (line,) = assemble(compose.build(cfg.method)).cautions({0: 5, 1: 100}, compose.training(cfg))
         assert line.startswith(
             "method.exchange.lid.k=20 neighbours are more than 1 of 2 clients have (client 0 holds 5"
         )

@@ -25,7 +25,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
 from flnl.config.protocol import SETTINGS
-from flnl.config.schema import GROUPS, METHOD, Root, Training
+from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
 from flnl.core.errors import UserError, shortened
@@ -33,6 +33,7 @@ from flnl.core.optimizer import SGD
 from flnl.core.ranges import Count
 from flnl.core.run_logger import Logger
 from flnl.core.suggestions import did_you_mean
+from flnl.core.training import Training
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""

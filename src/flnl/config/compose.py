@@ -17,10 +17,10 @@ from flnl.config.folders import CONF, folders
 from flnl.config.groups import groups
 from flnl.config.protocol import SETTINGS
 from flnl.config.resolvers import register_resolvers
-from flnl.config.schema import Training
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
 from flnl.config.written import texts
 from flnl.core.errors import UserError
+from flnl.core.training import Training
 
 register_resolvers()
 

@@ -17,9 +17,10 @@ from flnl.config.compose import load, resolved
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
 from flnl.config.located import located
-from flnl.config.schema import Root, Training
+from flnl.config.schema import Root
 from flnl.config.short_keys import declared
 from flnl.config.written import source
+from flnl.core.training import Training
 
 
 @dataclass(frozen=True)

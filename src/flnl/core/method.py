@@ -34,6 +34,7 @@ from flnl.core.parts import (
 from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
 from flnl.core.state import FederatedState
+from flnl.core.training import Training
 
 FORMER = {
     "before_stage": "Exchange.before_round",
@@ -81,6 +82,10 @@ class Stage:
     restart: bool = False  # start from the run's initial model
     replaces: frozenset[str] = frozenset()  # slots in which the stage has parts in place of the method's
     train: Mapping[str, Any] = field(default_factory=dict)  # values of local training in place of the run's
+
+    def training(self, run: Training) -> Training:
+        """How clients train in the stage's first round, but for the learning rate; ``run`` is the run's training."""
+        return run.at(0, self.train)
 
     def rounds_in_pass(self, clients: int) -> int:
         """Number of rounds in which each of ``clients`` clients is visited once."""
@@ -286,23 +291,35 @@ class Method:
                 f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
 
-    def check_network(self, network: nn.Module) -> None:
-        """Check that all parts can work with the network.
+    def check_network(self, network: nn.Module, sizes: Mapping[int, int], training: Training) -> None:
+        """Check that all parts can work with the network and the way it is trained; arguments as for ``cautions``.
 
         Raises:
             UserError: names the key of the first that cannot.
         """
-        for stage in self.stages:
-            acting = dict(stage.acting())
-            for place, part in acting.items():
-                if (reason := part.refuses(network, list(acting.values()))) is not None:
-                    raise UserError(f"{stage.key(place)}: {reason}")
+        for part, setting, stage in self._settings(sizes, training):
+            if stage and (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
+                raise UserError(f"{setting.key}: {reason}")
 
-    def cautions(self, sizes: Mapping[int, int]) -> list[str]:
-        """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""
-        lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
-        lines = (part.caution(Setting(sizes, lengths, key)) for key, part in self._parts())
+    def cautions(self, sizes: Mapping[int, int], training: Training) -> list[str]:
+        """Warnings about parts that hardly work as they are, one line each.
+
+        Args:
+            sizes: samples of each client that holds any.
+            training: how clients train, as far as a stage does not say otherwise.
+        """
+        lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training))
         return list(dict.fromkeys(line for line in lines if line is not None))
+
+    def _settings(self, sizes: Mapping[int, int], training: Training) -> Iterator[tuple[Part, Setting, Stage | None]]:
+        """Every part in its setting, with its stage; None for exchanges that are silent in all stages."""
+        lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
+        for stage in self.stages:
+            for place, part in stage.acting():
+                yield part, Setting(sizes, lengths, stage.training(training), stage.key(place)), stage
+        active = {name for stage in self.stages for name in stage.exchange}
+        for name in self.exchange.keys() - active:
+            yield self.exchange[name], Setting(sizes, lengths, training, f"method.exchange.{name}"), None
 
     def _parts(self) -> list[tuple[str, Part]]:
         """Every part with its key: those of each stage, and all exchanges, also those that are silent."""

@@ -30,6 +30,7 @@ from flnl.core.messages import (
 from flnl.core.payload import Params, Payload, V
 from flnl.core.step import WHOLE, Mixing, Phase, Step
 from flnl.core.streams import of_part, stream
+from flnl.core.training import Training
 
 if TYPE_CHECKING:
     from flnl.core.model import Model
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the usefulness of a part may depend on, known before a run starts."""
+    """What the work of a part may depend on, known before a run starts."""
 
     sizes: Mapping[int, int]  # samples of each client that holds any
     lengths: tuple[int, ...]  # rounds of each stage
+    training: Training  # how clients train in the part's stage
     key: str = "method"  # configuration key of the part, such as method.exchange.lid; for messages
 
 
@@ -72,7 +74,7 @@ class Part:
         """
         return 0
 
-    def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why this part cannot work with this ``network`` among the parts of ``stage``, in one line; None if it can."""
         return None
 

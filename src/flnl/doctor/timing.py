@@ -12,10 +12,10 @@ import yaml
 
 from flnl.config import compose
 from flnl.config.folders import CONF
-from flnl.config.schema import Training
 from flnl.core.errors import in_one_line
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from flnl.config.schema import Training
 from flnl.core import checked
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
 from flnl.core.messages import (
@@ -28,6 +27,7 @@ from flnl.core.method import Method, Stage
 from flnl.core.parts import Exchange, Sampling, ServerUpdate, Wants
 from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.engine.jobs import Correct, Reduce
 from flnl.engine.local.sgd import LocalTraining
@@ -216,11 +216,11 @@ class _Server:
         if stage.restart or not state.round:
             return False
         before, _ = self.run.method.at(state.round - 1, len(self.clients))
-        return self._first_training(stage).continues(self._first_training(before))
+        return stage.training(self.run.settings.training).continues(before.training(self.run.settings.training))
 
     def _without_momentum(self, state: FederatedState, stage: Stage) -> FederatedState:
         """The state in which no client keeps an optimiser's buffers: they belong to a stage that is over."""
-        if not any(self._first_training(earlier).keep_momentum for earlier in self._before(stage)):
+        if not any(earlier.training(self.run.settings.training).keep_momentum for earlier in self._before(stage)):
             return state  # without reading every client's state
         return _with_clients(state, lambda kept: kept if kept.momentum is None else replace(kept, momentum=None))
 
@@ -240,10 +240,6 @@ class _Server:
     def _before(self, stage: Stage) -> Sequence[Stage]:
         """The stages before this one."""
         return self.run.method.stages[: stage.number - 1]
-
-    def _first_training(self, stage: Stage) -> Training:
-        """The settings of local training in the stage's first round, but for the learning rate."""
-        return self.run.settings.training.at(0, stage.train)
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flnl.config.schema import Training
 from flnl.core.method import Method
+from flnl.core.training import Training
 
 
 def epochs(method: Method, training: Training, sizes: Sequence[int]) -> list[float]:
@@ -20,7 +20,7 @@ def epochs(method: Method, training: Training, sizes: Sequence[int]) -> list[flo
     mean = sum(sizes) / len(sizes)
     found: list[float] = []
     for stage in method.stages:
-        own = training.at(0, stage.train)
+        own = stage.training(training)
         each = own.epochs if own.steps is None else own.steps * min(own.batch_size, mean) / mean
         found += [float(stage.size(len(sizes)) * each)] * stage.length(len(sizes))
     return found

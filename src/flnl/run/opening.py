@@ -145,7 +145,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
     network, params = initial_network(cfg, method, data, placement)
-    method.check_network(network.module)
+    sizes = {client: federation.sizes[client] for client in federation.with_data}
+    training = compose.training(cfg)
+    method.check_network(network.module, sizes, training)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     resumed = None
@@ -220,8 +222,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.stages(method)
     others = filter(None, [taken(network.device)])
     progress.opening([f"warning: {line}" for line in (*method.warnings(), *others)])
-    sizes = {client: federation.sizes[client] for client in federation.with_data}
-    progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
+    progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes, training)])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, usage, about, params, lines)

@@ -14,7 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from flnl.config.schema import Training
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
@@ -22,6 +21,7 @@ from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.state import RoundResult
 from flnl.core.step import LOGITS, WHOLE, Mixing, Phase, Step
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform

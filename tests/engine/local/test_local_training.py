@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.errors import PartError
 from flnl.core.execution import Executor, as_list
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Samples
@@ -20,6 +19,7 @@ from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, Phase, Step
 from flnl.core.streams import OfEngine
+from flnl.core.training import Training
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked

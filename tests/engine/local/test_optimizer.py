@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
+from flnl.core.training import Training
 from flnl.engine.local.optimizer import Sgd
 
 

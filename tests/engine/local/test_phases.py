@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.step import Phase, Progress, Step
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.local.batching import batch_sizes

@@ -29,7 +29,7 @@ from flnl.methods.co_teaching.selection import disagreement, selection
 from flnl.numerics.small_loss import forget_rate
 from tests.properties.runs import rounds, run
 from tests.registry import NORMED, TINY
-from tests.toys import fitted, mlp, network, random_federation, task
+from tests.toys import ONE_STEP, fitted, mlp, network, random_federation, task
 from tests.vectors.vectors import label_noise
 
 TERM = CoTeaching(0.25, num_gradual=1, exponent=1.0, schedule="paper", disagree_from=None)
@@ -378,7 +378,7 @@ def test_without_forgetting_each_network_is_trained_and_averaged_alone(model: Se
 
 
 def test_disagreement_that_never_acts_is_a_caution() -> None:
-    setting = Setting({0: 10}, (4, 6))
+    setting = Setting({0: 10}, (4, 6), ONE_STEP)
     assert TERM.caution(setting) is None
     assert replace(TERM, disagree_from=9).caution(setting) is None
     caution = replace(TERM, disagree_from=10).caution(setting)

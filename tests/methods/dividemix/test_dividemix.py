@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import Broadcast, ClientState, ClientTask
 from flnl.core.payload import Payload
 from flnl.core.step import FIRST, LOGITS, SECOND, Beside, Mixing, Phase, Progress, Step
+from flnl.core.training import Training
 from flnl.data.transforms import Transform
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from flnl.config.schema import Training
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.payload import Payload
 from flnl.core.step import Phase
+from flnl.core.training import Training
 from flnl.engine import loop
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.config.folders import CONF
-from flnl.config.schema import Training
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload, is_running_statistic
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.executors.sequential import Sequential

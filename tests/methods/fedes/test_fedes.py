@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flnl.config import compose
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, Oracle
 from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
+from flnl.core.training import Training
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.local.sgd import LocalTraining
 from flnl.evaluation.estimates import by_client, summary
@@ -42,7 +42,7 @@ from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import START, composed, equal, fitted, method, mlp, network, random_federation, stage, task
+from tests.toys import ONE_STEP, START, composed, equal, fitted, method, mlp, network, random_federation, stage, task
 
 BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)
 EXCHANGE = Quality(
@@ -360,7 +360,7 @@ def test_a_floor_holds_and_confidence_needs_no_model() -> None:
 
 def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
     """Then the run is one of plain averaging."""
-    setting = Setting({0: 10}, (2, 6), "method.exchange.quality")
+    setting = Setting({0: 10}, (2, 6), ONE_STEP, "method.exchange.quality")
     assert EXCHANGE.caution(setting) is None
     caution = EXCHANGE.caution(replace(setting, lengths=(0, 8)))
     assert caution is not None

@@ -12,10 +12,10 @@ from scipy import ndimage
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as tv
 
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult
+from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential

@@ -26,7 +26,7 @@ from flnl.methods.fednoro.loss import FedNoRo, adjusted, distilled, ramped
 from flnl.parts.aggregators.mean import Mean
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
-from tests.toys import START, Logits, federation, fitted, network, step, task
+from tests.toys import ONE_STEP, START, Logits, federation, fitted, network, step, task
 from tests.vectors.vectors import federated
 
 TERM = FedNoRo(temperature=0.8, distillation=0.8, ramp_end=49, stage=2)
@@ -214,7 +214,7 @@ def test_priors_are_of_the_labels_that_a_client_holds() -> None:
 
 
 def test_a_ramp_that_does_not_end_is_a_caution() -> None:
-    setting = Setting({0: 10}, (10, 40))
+    setting = Setting({0: 10}, (10, 40), ONE_STEP)
     assert TERM.caution(setting) is None
     assert replace(TERM, ramp_end=50, distillation=0.0).caution(setting) is None
     caution = replace(TERM, ramp_end=50).caution(setting)
@@ -329,7 +329,7 @@ def test_the_server_tags_clients_once_they_have_reported() -> None:
 
 
 def test_comparing_before_any_training_is_a_caution() -> None:
-    setting = Setting({0: 10}, (4, 6), "method.exchange.class_losses")
+    setting = Setting({0: 10}, (4, 6), ONE_STEP, "method.exchange.class_losses")
     assert DETECTION.caution(setting) is None
     caution = DETECTION.caution(replace(setting, lengths=(0, 10)))
     assert caution is not None

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.messages import Clock
 from flnl.core.method import Method
 from flnl.core.parts import Exchange, Setting
@@ -19,6 +18,7 @@ from flnl.core.payload import Payload
 from flnl.core.state import RoundResult
 from flnl.core.step import Step
 from flnl.core.streams import stream
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.evaluation.evaluator import Evaluator
 from flnl.methods.fedpeer.exchange import (
@@ -33,7 +33,7 @@ from flnl.methods.fedpeer.loss import Peer
 from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.parts.batches import Mixup
 from flnl.run.checkpoint import decode, encode
-from tests.toys import START, Logits, composed, federation, method, network, rounds, stage, step
+from tests.toys import ONE_STEP, START, Logits, composed, federation, method, network, rounds, stage, step
 
 Array = NDArray[np.float64]
 CLASSES = 3
@@ -282,5 +282,5 @@ def test_it_trains_with_mixup() -> None:
     ],
 )
 def test_peers_that_never_count_are_told_of(changed: Mapping[str, Any], lengths: tuple[int, ...], acts: bool) -> None:
-    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths))
+    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths, ONE_STEP))
     assert (caution is None) == acts

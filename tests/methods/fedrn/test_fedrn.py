@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, Clock, Samples
+from flnl.core.parts import Setting
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.step import WHOLE
 from flnl.core.streams import stream
+from flnl.core.training import Training
 from flnl.engine.network import Network
 from flnl.methods.fedrn.batch import ReliableSamples
 from flnl.methods.fedrn.exchange import CleanSamples, LastModel, Neighbours, Reliability, ReliableNeighbours
@@ -29,7 +30,7 @@ from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
-from tests.toys import START, fitted, network, random_federation, task
+from tests.toys import ONE_STEP, START, fitted, network, random_federation, task
 from tests.vectors.vectors import federated
 
 HEAD = Training(lr=0.1, momentum=0.5, weight_decay=0.01, batch_size=4, epochs=1, lr_decay=1.0)
@@ -339,10 +340,10 @@ def test_a_model_whose_logits_overflow_is_no_neighbour(where: str) -> None:
 
 
 def test_a_network_without_a_head_is_refused() -> None:
-    reason = NEAR.refuses(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), [])
+    reason = NEAR.refuses(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), [], Setting({0: 4}, (3,), ONE_STEP))
     assert reason is not None
     assert reason.endswith("must be called head; this network has 1: rename its last layer")
-    assert NEAR.refuses(Small(1), []) is None
+    assert NEAR.refuses(Small(1), [], Setting({0: 4}, (3,), ONE_STEP)) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- a run

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.streams import stream
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.engine.local.batching import Draws
 from flnl.engine.local.sgd import LocalTraining
@@ -26,6 +26,7 @@ from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.samplers.uniform import Uniform
 from tests.toys import (
+    ONE_STEP,
     Logits,
     composed,
     federation,
@@ -389,7 +390,7 @@ def test_a_network_is_left_as_it_was_by_the_received_one() -> None:
 def test_a_regulariser_that_never_acts_says_so(
     changed: Mapping[str, Any], lengths: tuple[int, ...], acts: bool
 ) -> None:
-    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths, key="method.local.mine"))
+    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths, ONE_STEP, "method.local.mine"))
     assert (caution is None) == acts
     if caution is not None:
         assert caution.startswith(f"method.local.mine.R_w={changed['R_w']}: ")

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.config import compose
-from flnl.config.schema import Training
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.parts import Setting
@@ -20,6 +19,7 @@ from flnl.core.payload import Payload
 from flnl.core.state import Shelved
 from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
+from flnl.core.training import Training
 from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.joint_opt.exchange import SoftLabelRecord
 from flnl.methods.joint_opt.labels import SoftLabels
@@ -28,7 +28,7 @@ from flnl.parts.batches import Mixup, Plain
 from flnl.tables import load
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import TINY
-from tests.toys import federation, mlp, network, random_federation, step, task
+from tests.toys import ONE_STEP, federation, mlp, network, random_federation, step, task
 from tests.vectors.vectors import label_noise
 
 TERM = JointOpt(alpha=1.2, beta=0.8, prior="uniform", update_from=0, window=10, incomplete="wait", first_stage=1)
@@ -256,11 +256,11 @@ def test_mixed_batches_have_mixed_labels_and_predictions_on_the_images_themselve
 
 def test_updates_that_never_come_are_told_of() -> None:
     term = replace(TERM, update_from=5, first_stage=2)
-    said = term.caution(Setting({0: 9}, (9, 3, 2), "method.local.joint_opt"))
+    said = term.caution(Setting({0: 9}, (9, 3, 2), ONE_STEP, "method.local.joint_opt"))
     assert said is not None
     assert said.startswith("method.local.joint_opt.update_from=5: 5 rounds follow from the start of stage 2")
-    assert replace(term, update_from=4).caution(Setting({0: 9}, (9, 3, 2))) is None
-    assert replace(term, update_from=None).caution(Setting({0: 9}, (9, 3, 2))) is None
+    assert replace(term, update_from=4).caution(Setting({0: 9}, (9, 3, 2), ONE_STEP)) is None
+    assert replace(term, update_from=None).caution(Setting({0: 9}, (9, 3, 2), ONE_STEP)) is None
 
 
 def test_what_is_recorded_are_the_samples_whose_class_has_changed() -> None:

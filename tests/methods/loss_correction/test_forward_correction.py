@@ -27,7 +27,7 @@ from flnl.methods.loss_correction.transition import (
 )
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import TINY
-from tests.toys import Logits, federation, network, step, task
+from tests.toys import ONE_STEP, Logits, federation, network, step, task
 from tests.vectors.vectors import FOLDER, LABEL_NOISE, label_noise
 
 TERM = LossCorrection("forward")
@@ -268,7 +268,7 @@ def test_levels_are_of_the_clients_that_estimated() -> None:
 
 
 def test_an_estimate_before_the_first_round_is_a_caution() -> None:
-    setting = Setting({0: 10}, (4, 6), "method.exchange.transition_matrix")
+    setting = Setting({0: 10}, (4, 6), ONE_STEP, "method.exchange.transition_matrix")
     assert ESTIMATE.caution(setting) is None
     for stage, lengths in ((1, (10,)), (2, (0, 10))):
         caution = replace(ESTIMATE, stage=stage).caution(replace(setting, lengths=lengths))

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.config import compose
-from flnl.config.schema import Training
 from flnl.core.findings import EstimatedNoise, Scalar
 from flnl.core.messages import ClientState
 from flnl.core.parts import LossTerm
 from flnl.core.payload import Payload
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.loss_correction.exchange import TransitionEstimate
 from flnl.methods.loss_correction.loss import reweighted_loss

@@ -23,7 +23,7 @@ from flnl.methods.rofl.loss import RoFL, Visit
 from flnl.models.layers import Classifier
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
-from tests.toys import START, federation, fitted, mlp, network, step, task
+from tests.toys import ONE_STEP, START, federation, fitted, mlp, network, step, task
 from tests.vectors.vectors import federated
 
 TERM = RoFL(
@@ -393,7 +393,7 @@ def test_a_client_reports_its_centroids_and_keeps_what_it_doubts() -> None:
 
 
 def test_a_correction_that_never_begins_is_a_caution() -> None:
-    setting = Setting({0: 10}, (4, 7), "method.local.rofl")
+    setting = Setting({0: 10}, (4, 7), ONE_STEP, "method.local.rofl")
     assert TERM.caution(setting) is None
     caution = TERM.caution(replace(setting, lengths=(4, 6)))
     assert caution is not None

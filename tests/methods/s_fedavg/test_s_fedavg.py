@@ -21,6 +21,7 @@ from flnl.methods.s_fedavg.sampler import ByRelevance
 from flnl.numerics.contribution import Relevance
 from tests.properties.runs import run
 from tests.registry import BY_NAME, TINY
+from tests.toys import ONE_STEP
 
 EXCHANGE = ShapleyRelevance(keep=0.75, gain=0.25, temperature=0.5, permutations=10, tolerance=0.005, weights="uniform")
 
@@ -75,11 +76,11 @@ def test_the_cohort_has_its_size(fraction: float, count: int) -> None:
 
 def test_a_run_in_which_all_clients_train_is_told_that_none_is_selected() -> None:
     sizes = dict.fromkeys(range(10), 5)
-    line = ByRelevance(1.0).caution(Setting(sizes, (5,), "method.sampler"))
+    line = ByRelevance(1.0).caution(Setting(sizes, (5,), ONE_STEP, "method.sampler"))
     assert line == (
         "method.sampler.fraction=1 takes all of 10 clients, so relevances select none: set a smaller fraction"
     )
-    assert ByRelevance(0.9).caution(Setting(sizes, (5,), "method.sampler")) is None
+    assert ByRelevance(0.9).caution(Setting(sizes, (5,), ONE_STEP, "method.sampler")) is None
 
 
 # ------------------------------------------------------------------------------------------------------ the exchange

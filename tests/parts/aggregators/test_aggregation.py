@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.execution import BLOCK, Block
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Combined
 from flnl.core.model import Model
 from flnl.core.parts import ServerUpdate
 from flnl.core.payload import Params, Payload
+from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.loop import NonFiniteError

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast
+from flnl.core.parts import Setting
 from flnl.core.step import Mixing
 from flnl.data.transforms import Transform
 from flnl.engine.network import Network
@@ -19,6 +20,7 @@ from flnl.engine.placement import placement_for
 from flnl.models.lightning_module import not_called
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.training_step import TrainingStep
+from tests.toys import ONE_STEP
 from tests.toys import step as toy_step
 
 
@@ -134,12 +136,14 @@ def test_one_number_cannot_be_mixed_or_weighted() -> None:
 
 
 def test_networks_and_stages_that_it_refuses() -> None:
-    part, plain = TrainingStep(), Plain()
-    assert part.refuses(Doubled(), [part, plain]) is None
-    assert "is no LightningModule" in str(part.refuses(nn.Linear(2, 2), [part, plain]))
-    assert "NoStep, has no training_step" in str(part.refuses(NoStep(), [part, plain]))
-    assert "automatic_optimization=False" in str(part.refuses(Manual(), [part, plain]))
-    assert "Mixup mixes them; use method/batch=plain" in str(part.refuses(Doubled(), [part, Mixup(1.0, True, None)]))
+    part, plain, setting = TrainingStep(), Plain(), Setting({0: 4}, (3,), ONE_STEP)
+    assert part.refuses(Doubled(), [part, plain], setting) is None
+    assert "is no LightningModule" in str(part.refuses(nn.Linear(2, 2), [part, plain], setting))
+    assert "NoStep, has no training_step" in str(part.refuses(NoStep(), [part, plain], setting))
+    assert "automatic_optimization=False" in str(part.refuses(Manual(), [part, plain], setting))
+    assert "Mixup mixes them; use method/batch=plain" in str(
+        part.refuses(Doubled(), [part, Mixup(1.0, True, None)], setting)
+    )
 
 
 def test_hooks_that_nothing_calls() -> None:

@@ -18,11 +18,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from flnl.config import compose, registry, schema
+from flnl.config import compose, registry
 from flnl.config.located import located
 from flnl.core.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
+from flnl.core.training import Training
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.batching import batch_sizes, steps_of
@@ -119,12 +120,12 @@ def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None
     return None
 
 
-def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
+def _training(cfg: DictConfig, stage: Stage) -> Training:
     """The settings of local training in a stage's first round."""
-    return compose.training(cfg).at(0, stage.train)
+    return stage.training(compose.training(cfg))
 
 
-def _steps(training: schema.Training, sizes: Sequence[int]) -> int:
+def _steps(training: Training, sizes: Sequence[int]) -> int:
     """Mean number of steps of a visit, rounded up."""
     batches = (batch_sizes(size, training.batch_size, join_last_of_one=False) for size in sizes)
     return -(-sum(steps_of(training, of_client) for of_client in batches) // max(1, len(sizes)))

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core import checked
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
+from flnl.core.training import Training
 from flnl.data.transforms import Augmentation, Transform
 
 

@@ -9,8 +9,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.step import Step
+from flnl.core.training import Training
 from flnl.engine.local.objective import Objective
 from flnl.engine.local.optimizer import Buffers, made
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core import optimizer as settings
 from flnl.core.optimizer import MOMENTUM
+from flnl.core.training import Training
 
 Buffers = Mapping[str, Mapping[Tensor, Tensor]]
 """The tensor that an optimiser keeps beside each parameter, by the name of the buffer."""

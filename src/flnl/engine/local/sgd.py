@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core import checked
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation
 from flnl.core.model import Model
@@ -17,6 +16,7 @@ from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import OfEngine, torch_seeded
 from flnl.core.tally import Tally
+from flnl.core.training import Training
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
 from flnl.engine.local.optimizer import Buffers

@@ -8,12 +8,12 @@ from itertools import count, repeat
 
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core import checked
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.payload import Params
 from flnl.core.step import Beside, Phase, Progress, Step
+from flnl.core.training import Training
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.local.inputs import Inputs
 from flnl.engine.network import Network

@@ -7,8 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.payload import Params
+from flnl.core.training import Training
 from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from flnl.config.schema import Training
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
-from flnl.core.parts import Exchange, Part
+from flnl.core.parts import Exchange, Part, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import LOGITS
 from flnl.core.stored import stored
 from flnl.core.streams import stream
+from flnl.core.training import Training
 from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
 from flnl.methods.fedrn.selection import above, agreed
@@ -92,7 +92,7 @@ class ReliableNeighbours(Exchange):
         """The stage in which clients begin to choose samples."""
         return self.stage
 
-    def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why the neighbours' last layers cannot be trained: none is called ``head``."""
         names = [name for name, _ in network.named_parameters()]
         if any(map(in_head, names)):

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from flnl.config.schema import Training
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.model import Model
 from flnl.core.payload import Params, Payload
 from flnl.core.streams import torch_seed
+from flnl.core.training import Training
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.parts.batches import Plain

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
-from flnl.core.parts import BatchRule, LossTerm, Part
+from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.step import Step
 from flnl.models.lightning_module import why_no_loss
 
@@ -26,7 +26,7 @@ class TrainingStep(LossTerm):
     networks: ClassVar[int | None] = 1
     by_network: ClassVar[bool] = True
 
-    def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why the network's loss cannot be used: it has none, or batches are mixed."""
         mixing = [part for part in stage if getattr(type(part), "mixing", BatchRule.mixing) is not BatchRule.mixing]
         return why_no_loss(network) or (MIXED.format(type(mixing[0]).__name__) if mixing else None)
