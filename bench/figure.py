@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Results, time_of
-from flnl.figure_style import CLEAN, GREY, INK, bare, title
+from flnl.figures.style import CLEAN, GREY, INK, bare, title
 
 COLOURS = {"hand": INK, "centralised": GREY, "ours": CLEAN, "peer": GREY}
 NAMES = {"hand": "hand-written loop", "centralised": "centralised training", "ours": "flnl", "peer": "other frameworks"}

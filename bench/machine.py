@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from bench.ways import PEERS_PYTHON, ROOT
-from flnl.core.cores import processor
+from flnl.console.cores import processor
 
 OURS = ("torch", "torchvision", "lightning", "numpy")
 PEERS = ("flwr", "ray", "pfl", "fluke-fl", "torch")

@@ -17,15 +17,15 @@ from statistics import fmean, median
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
-from flnl.core.markdown import grid
-from flnl.storage.tuned import Tuned
-from flnl.tables import load, run_record
-from flnl.tables.render import rendered, scales
-from flnl.tables.render.agreement import spearman
-from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks
-from flnl.tables.render.sheet import text
-from flnl.tables.results import Filled
-from flnl.tables.run_record import Written, names
+from flnl.console.markdown import grid
+from flnl.instruments.tables import load, run_record
+from flnl.instruments.tables.render import rendered, scales
+from flnl.instruments.tables.render.agreement import spearman
+from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks
+from flnl.instruments.tables.render.sheet import text
+from flnl.instruments.tables.results import Filled
+from flnl.instruments.tables.run_record import Written, names
+from flnl.record.tuned import Tuned
 
 ROOT = CONF.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # import the package beside this file, installed or not
 
-from flnl.audit.__main__ import main
+from flnl.commands.audit import main
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from flnl import list as listing
+from flnl.commands import list as listing
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = re.compile(r"(<!-- made by: flnl list --markdown method, .*? -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)

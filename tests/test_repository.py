@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flnl.storage.tuned import Tuned
-from flnl.tune.markdown import markdown, notes
+from flnl.instruments.tune.markdown import markdown, notes
+from flnl.record.tuned import Tuned
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,7 +24,7 @@ def test_a_hook_does_what_make_check_does() -> None:
     assert repository["repo"] == "local", "nothing is fetched"
     assert [hook["entry"] for hook in repository["hooks"]] == ["make check"]
     changed = re.compile(repository["hooks"][0]["files"])
-    assert all(changed.search(name) for name in ("src/flnl/main.py", "tests/conftest.py", "pyproject.toml"))
+    assert all(changed.search(name) for name in ("src/flnl/commands/run.py", "tests/conftest.py", "pyproject.toml"))
     assert not changed.search("README.md")
 
 

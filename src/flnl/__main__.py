@@ -13,25 +13,25 @@ import re
 import sys
 
 from flnl import __version__
-from flnl.cli import completion
-from flnl.cli.completion import COMPLETE, INSTALL
-from flnl.core.suggestions import instead
+from flnl.commands import completion
+from flnl.commands.completion import COMPLETE, INSTALL
+from flnl.console.suggestions import instead
 
 TRAIN = "run"
 COMMANDS = {
-    TRAIN: ("flnl.main", "KEY=VALUE ...", 'train; with -m a sweep. "run" may be omitted'),
-    "list": ("flnl.list", "[GROUP ...]", "all groups and options, a line each"),
-    "explain": ("flnl.explain", "KEY ... [KEY=VALUE ...]", "what keys mean and may be: noise.rho, train"),
-    "card": ("flnl.data.federation.__main__", "KEY=VALUE ...", "the federation, without training"),
-    "rerun": ("flnl.rerun.__main__", "RUN_DIR [KEY=VALUE ...]", "repeat a finished run: do the bits agree?"),
-    "config": ("flnl.config.__main__", "RUN_DIR [--short]", "a run's configuration; --short: for a paper"),
-    "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
-    "figures": ("flnl.figures.__main__", "RUN_DIR ...", "redraw the figures of runs from their records"),
-    "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
-    "tune": ("flnl.tune.__main__", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
-    "doctor": ("flnl.doctor.__main__", "", "check this machine and its GPU; time training"),
-    "audit": ("flnl.audit.__main__", "RUN_DIR ...", "rank a run's labels by how likely they are wrong"),
-    "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
+    TRAIN: ("flnl.commands.run", "KEY=VALUE ...", 'train; with -m a sweep. "run" may be omitted'),
+    "list": ("flnl.commands.list", "[GROUP ...]", "all groups and options, a line each"),
+    "explain": ("flnl.commands.explain", "KEY ... [KEY=VALUE ...]", "what keys mean and may be: noise.rho, train"),
+    "card": ("flnl.commands.card", "KEY=VALUE ...", "the federation, without training"),
+    "rerun": ("flnl.commands.rerun", "RUN_DIR [KEY=VALUE ...]", "repeat a finished run: do the bits agree?"),
+    "config": ("flnl.commands.config", "RUN_DIR [--short]", "a run's configuration; --short: for a paper"),
+    "compare": ("flnl.commands.compare", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
+    "figures": ("flnl.commands.figures", "RUN_DIR ...", "redraw the figures of runs from their records"),
+    "tables": ("flnl.commands.tables", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
+    "tune": ("flnl.commands.tune", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
+    "doctor": ("flnl.commands.doctor", "", "check this machine and its GPU; time training"),
+    "audit": ("flnl.commands.audit", "RUN_DIR ...", "rank a run's labels by how likely they are wrong"),
+    "predict": ("flnl.commands.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """Each command's module with its ``main``, its arguments, and what it does."""
 
@@ -75,7 +75,7 @@ def main() -> None:
         print("\n".join(completion.offered(" ".join(arguments[1:]), COMMANDS)))
         return
     if name == INSTALL:
-        from flnl.cli import guard
+        from flnl.commands import guard
 
         guard.guarded(lambda: completion.install(arguments[1:]), name=f"flnl {INSTALL}", overrides=False)
         return

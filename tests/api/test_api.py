@@ -17,10 +17,10 @@ from PIL import Image
 
 import flnl
 from flnl.audit import Options
+from flnl.commands.predict import classify
 from flnl.config import compose
 from flnl.engine.model_file import ModelFile
-from flnl.predict import classify
-from flnl.run import metric_names
+from flnl.record import metric_names
 from flnl.run.session import Session
 from tests.properties.runs import difference
 from tests.registry import BY_NAME

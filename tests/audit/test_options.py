@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flnl.audit import audit
-from flnl.audit.__main__ import options_of
 from flnl.audit.options import Options
+from flnl.commands.audit import options_of
 from flnl.core.errors import UserError
 
 

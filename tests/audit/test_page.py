@@ -20,8 +20,8 @@ from flnl.audit.page.pictures import LONGEST, check_pictures, thumbnails
 from flnl.audit.page.writing import write_page
 from flnl.audit.precision import below_cuts
 from flnl.audit.result import WrongLabels
+from flnl.console.terminal import visible
 from flnl.core.errors import UserError
-from flnl.core.terminal import visible
 from flnl.data.dataset import Dataset
 from flnl.data.images import ImageFiles, TensorImages
 from flnl.data.transforms import Transform

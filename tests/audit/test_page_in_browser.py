@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flnl.audit.page.writing import write_page
-from flnl.core.terminal import visible
+from flnl.console.terminal import visible
 from flnl.data.images import TensorImages
 from tests.audit.pages import audit
 from tests.audit.test_page import HOSTILE, data_set

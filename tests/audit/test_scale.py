@@ -16,7 +16,7 @@ import resource, sys, time
 from pathlib import Path
 import numpy as np
 from flnl.audit import source
-from flnl.audit.__main__ import main
+from flnl.commands.audit import main
 from flnl.audit.assessment import CleanSamples
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.probability_table import InFile

@@ -1,4 +1,4 @@
-"""How these tests start runs: by ``flnl.main`` in this process, or in one that was forked."""
+"""How these tests start runs: by ``flnl.commands.run`` in this process, or in one that was forked."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from flnl import main
+from flnl.commands import run as main
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0

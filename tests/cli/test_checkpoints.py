@@ -17,13 +17,13 @@ import pytest
 import torch
 from PIL import Image
 
+from flnl.commands import tune as tune
 from flnl.core.errors import PartError, UserError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
 from flnl.run import checkpoint, session
-from flnl.tune import __main__ as tune
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME

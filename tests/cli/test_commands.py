@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flnl import __main__ as program
-from flnl import list as listing
+from flnl.commands import list as listing
 from flnl.run.train import command
 
 ROOT = Path(__file__).resolve().parents[2]

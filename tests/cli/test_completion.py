@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flnl import __main__
-from flnl.cli.completion import INSTALL, SCRIPTS, install, offered
+from flnl.commands.completion import INSTALL, SCRIPTS, install, offered
 from flnl.core.errors import UserError
 from tests.cli.conftest import ROOT
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flnl.core import credentials
-from flnl.core.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in, separated
+from flnl.console import credentials
+from flnl.console.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in, separated
 from flnl.core.errors import UserError
 from flnl.data.datasets.download import fetch
 from tests.cli.conftest import Command, Launch, resuming_words
@@ -276,7 +276,7 @@ def test_no_file_of_a_sweep_holds_them(mnist: Host, command: Command, tmp_path: 
 
 def test_a_file_of_choices_holds_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other commands hand their arguments on as well; that of the papers' tables writes them down."""
-    from flnl.tables import __main__ as tables
+    from flnl.commands import tables as tables
 
     given: list[str] = []
     monkeypatch.setattr(tables, "command", given.extend)

@@ -14,20 +14,20 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from flnl.cli.guard import guarded
+from flnl.commands import card as card
+from flnl.commands.guard import guarded
+from flnl.commands.list import main as list_main
 from flnl.config import compose
 from flnl.config.check import Slot, check_read
 from flnl.config.groups import groups
 from flnl.core.errors import UserError
 from flnl.core.parts import ServerUpdate
-from flnl.data.federation import __main__ as card
 from flnl.engine.model_file import ModelFile
-from flnl.list import main as list_main
 from flnl.models import pretrained
-from flnl.storage import lines
+from flnl.record import lines
+from flnl.record.tuned import Tuned
 from flnl.storage.input_file import DEPTH, parse_json
 from flnl.storage.records import read_record
-from flnl.storage.tuned import Tuned
 from tests.cli.conftest import Command, Said
 from tests.products.conftest import Commands, said  # noqa: F401
 from tests.registry import BY_NAME, TINY
@@ -364,7 +364,7 @@ def test_the_list_tells_how_long_methods_train_under_a_protocol(
 ) -> None:
     known = groups()
     known["method"] = {name: known["method"][name] for name in ("fedavg", "fedes", "joint_opt")}
-    monkeypatch.setattr("flnl.list.groups", lambda places: known)
+    monkeypatch.setattr("flnl.commands.list.groups", lambda places: known)
     monkeypatch.setattr("sys.argv", ["flnl list", "protocol=digits"])
     list_main()
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -438,7 +438,7 @@ def test_a_small_command_refuses_in_one_line(
 
     monkeypatch.chdir(tmp_path)
     damaged(tmp_path / "run")
-    module = importlib.import_module(f"flnl.{name}{'.__main__' if name in ('compare', 'figures', 'tables') else ''}")
+    module = importlib.import_module(f"flnl.commands.{name}")
     answer = said(module, *words)
     refused(Said(answer.code, answer.out, answer.err))
     assert any((word.partition("=")[2] or word)[:9] in answer.err for word in words)

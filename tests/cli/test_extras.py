@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hydra.errors import MissingConfigException
 
-from flnl.cli.explain import explain
-from flnl.core import extras
+from flnl.config.explain import explain
+from flnl.console import extras
 
 
 class Installed:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flnl.config.identity import FORMAT
+from flnl.record import order
 from flnl.run.folder import WRITTEN, open_folder
-from flnl.storage import order
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME

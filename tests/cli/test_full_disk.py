@@ -13,7 +13,7 @@ import pytest
 
 from flnl.config import compose
 from flnl.data.federation import build
-from flnl.evaluation import label_table
+from flnl.record import label_table
 from flnl.storage.disk import FULL
 from tests.cli.conftest import Command, Said
 from tests.properties.runs import Ran, difference, run

@@ -20,11 +20,11 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from flnl.cli import guard, overrides
+from flnl.commands import guard
 from flnl.config import compose, schema
 from flnl.config.check import check_config, check_machine, check_read
 from flnl.config.short_keys import connect
-from flnl.run import opening
+from flnl.run import opening, overrides
 from tests.cli.conftest import Command, Said
 from tests.registry import TINY
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from flnl.compare.runs import find
 from flnl.core.errors import UserError
 from flnl.figures import record
+from flnl.instruments.compare.runs import find
+from flnl.instruments.tables import run_record
+from flnl.instruments.tune.scores import score
+from flnl.record import lines
+from flnl.record.lines import Checksums, DamagedLinesError, Lines
 from flnl.run import checkpoint
-from flnl.storage import lines
 from flnl.storage.atomic import write_atomically
-from flnl.storage.lines import Checksums, DamagedLinesError, Lines
-from flnl.tables import run_record
-from flnl.tune.scores import score
 from tests.cli.conftest import Command
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME

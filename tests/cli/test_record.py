@@ -16,7 +16,7 @@ import torch
 
 from flnl.config import compose, identity
 from flnl.config.folders import CONF
-from flnl.core.cores import processor
+from flnl.console.cores import processor
 from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved

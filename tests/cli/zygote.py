@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks a run of ``flnl.main`` on request, so that a start takes no seconds.
+"""A process that has imported everything and forks a run on request, so that a start takes no seconds.
 
 Requests and answers are lines of JSON. What is forked has its own folder, output and signals: a process as any other.
 """
@@ -52,7 +52,7 @@ def become(request: dict[str, Any]) -> NoReturn:
 
 def outcome() -> int:
     """The exit code that ``main`` ends with."""
-    from flnl.main import main
+    from flnl.commands.run import main
 
     try:
         main()
@@ -73,7 +73,7 @@ def poll(pid: int) -> int | None:
 if __name__ == "__main__":
     import sklearn.mixture  # noqa: F401 (for the runs)
 
-    import flnl.main
+    import flnl.commands.run
     import flnl.run.session  # noqa: F401
 
     print(json.dumps("ready"), flush=True)

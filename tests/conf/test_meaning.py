@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl import explain
+from flnl.commands import explain
 from flnl.config.comments import beside
 from flnl.config.meaning import meanings
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flnl.cli.explain import no_such_key
-from flnl.cli.overrides import check_arguments
 from flnl.config import compose, identity
 from flnl.config.check import check_config
+from flnl.config.explain import no_such_key
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 from flnl.engine.executors.auto import Work
-from flnl.tables.identity import Identities
+from flnl.instruments.tables.identity import Identities
+from flnl.run.overrides import check_arguments
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME
 

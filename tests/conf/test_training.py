@@ -8,15 +8,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from flnl.cli.explain import no_such_key
-from flnl.cli.overrides import check_arguments
 from flnl.config import compose, identity
 from flnl.config.check import check_config
+from flnl.config.explain import no_such_key
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 from flnl.core.optimizer import SGD, Adam, AdamW
 from flnl.core.training import Training
+from flnl.run.overrides import check_arguments
 
 AVG = ("method=fedavg",)
 ROUNDS = 12

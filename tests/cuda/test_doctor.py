@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
+from flnl.commands import doctor as doctor
 from flnl.config import compose
-from flnl.doctor import __main__ as doctor
-from flnl.doctor import agreement, surroundings
 from flnl.engine.stacked.graph import CudaGraph
+from flnl.instruments.doctor import agreement, surroundings
 
 
 @pytest.fixture(autouse=True)

@@ -153,7 +153,7 @@ def test_progress_is_shown_where_there_is_much_to_read(
     digests(root, names, None)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(contents, "MANY", 1000)
-    monkeypatch.setattr("flnl.core.counting.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("flnl.console.counting.QUIET_SECONDS", 0.0)
     digests(root, names, tmp_path)
     first, *later = capsys.readouterr().err.splitlines()
     assert first.startswith(f"reading 1,234 files below {root} (12.3 kB) once")
@@ -172,7 +172,7 @@ def test_progress_shows_a_folder_s_name_and_obeys_none_of_it(
     root, names = files
     nasty = root.rename(root.with_name("\x1b[2Jfiles"))
     monkeypatch.setattr(contents, "MANY", 10)
-    monkeypatch.setattr("flnl.core.counting.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("flnl.console.counting.QUIET_SECONDS", 0.0)
     digests(nasty, names[:20], None)
     err = capsys.readouterr().err
     assert err.count(r"\x1b[2Jfiles") == 21

@@ -13,6 +13,7 @@ import torch
 from matplotlib.axes import Axes
 from rich.console import Console
 
+from flnl.commands import card as command
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
@@ -20,15 +21,14 @@ from flnl.core.errors import UserError
 from flnl.core.images import Labels
 from flnl.data import partition as P
 from flnl.data.dataset import Dataset
-from flnl.data.federation import __main__
 from flnl.data.federation import build as federation_build
 from flnl.data.federation.build import Federation, build
-from flnl.data.federation.card import card, markdown, tables
-from flnl.data.federation.figure import draw
 from flnl.data.noise import Noise
 from flnl.data.noise.client import FedCorr, FedES
 from flnl.data.noise.human import Human
 from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Symmetric
+from flnl.instruments.card.card import card, markdown, tables
+from flnl.instruments.card.figure import draw
 from tests.data.noise_sets import balanced, labelled
 
 IID = P.IIDUniform(5)
@@ -530,7 +530,7 @@ def _terminal(found: dict[str, Any]) -> str:
 
 def test_the_command_writes_card_and_figure(tmp_path, capsys):
     words = [f"output={tmp_path / 'out'}", f"cache={tmp_path / 'cache'}", "dataset=digits", "noise=fedcorr"]
-    folder = __main__.show([*words, "noise.rho=1", "noise.tau=1", "partition=iid_uniform", "partition.num_clients=4"])
+    folder = command.show([*words, "noise.rho=1", "noise.tau=1", "partition=iid_uniform", "partition.num_clients=4"])
     assert sorted(p.name for p in folder.iterdir()) == ["card.json", "card.md", "federation.png"]
     found = json.loads((folder / "card.json").read_text())
     assert found["clients"] == 4

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from scipy.stats import ttest_rel
 
-from flnl.storage.tuned import Tuned
-from flnl.tables import run_record
+from flnl.instruments.tables import run_record
+from flnl.record.tuned import Tuned
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPARISON = ROOT / "docs" / "comparison.md"

@@ -14,10 +14,11 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 
+from flnl.commands import figures
 from flnl.core.errors import UserError
 from flnl.data.federation.recorded import recorded_federation
 from flnl.engine.model_file import ModelFile
-from flnl.figures import __main__, drawing, features
+from flnl.figures import drawing, features
 from flnl.figures.record import read
 from tests.properties.runs import Ran, run
 from tests.registry import BY_NAME
@@ -91,13 +92,13 @@ def test_a_model_is_asked_for_on_request_alone(
 ) -> None:
     for words, names in (([], {"accuracy"}), (["--tsne"], {"accuracy", "features"})):
         monkeypatch.setattr("sys.argv", ["figures", str(ran.folder), *words])
-        __main__.main()
+        figures.main()
         assert {file.stem for file in (ran.folder / "figures").iterdir()} == names
     monkeypatch.setattr("sys.argv", ["figures", str(ran.folder), "--tsen"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the command set it, and would show a traceback
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        __main__.main()
+        figures.main()
     assert "unrecognized arguments: --tsen" in capsys.readouterr().err
 
 

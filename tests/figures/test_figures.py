@@ -15,8 +15,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from flnl.commands import figures
 from flnl.core.errors import UserError
-from flnl.figures import __main__, accuracy, confusion, drawing, lid, memorization, noise_levels, stability
+from flnl.figures import accuracy, confusion, drawing, lid, memorization, noise_levels, stability
 from flnl.figures import clients as of_clients
 from flnl.figures.drawing import FIGURES
 from flnl.figures.record import RunRecord, read
@@ -247,12 +248,12 @@ def test_the_whole_peak_of_a_narrow_component_is_shown(tmp_path: Path) -> None:
 
 def test_figures_in_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, corrections=[correction(4)])
-    __main__.redraw([str(tmp_path), "--format", "svg,PNG", "--dpi", "40"])
+    figures.redraw([str(tmp_path), "--format", "svg,PNG", "--dpi", "40"])
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'figures'}: accuracy, lid")
     assert (tmp_path / "figures" / "lid.svg").read_text().startswith("<?xml")
     with Image.open(tmp_path / "figures" / "lid.png") as image:
         small = image.width
-    __main__.redraw([str(tmp_path), "--dpi", "80"])
+    figures.redraw([str(tmp_path), "--dpi", "80"])
     with Image.open(tmp_path / "figures" / "lid.png") as image:
         assert image.width == 2 * small
     for words, why in (
@@ -260,7 +261,7 @@ def test_figures_in_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--dpi", "5"], "5: "),
     ):
         with pytest.raises(UserError, match=why):
-            __main__.redraw([str(tmp_path), *words])
+            figures.redraw([str(tmp_path), *words])
 
 
 @pytest.mark.parametrize("draw", [noise_levels.draw, of_clients.draw_filter, of_clients.draw_quality])
@@ -588,7 +589,7 @@ def test_the_command_redraws(
         folder.mkdir()
         written(folder, corrections=[correction(4)])
     monkeypatch.setattr("sys.argv", ["figures", *map(str, folders)])
-    __main__.main()
+    figures.main()
     assert all(len(list((folder / "figures").iterdir())) == 5 for folder in folders)
     assert capsys.readouterr().out.count("accuracy, lid, noise_levels, confusion, confusion_clients") == 2
 
@@ -601,7 +602,7 @@ def test_a_folder_without_a_record_is_refused_in_a_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["figures", *words])
     with pytest.raises(SystemExit) as left:
-        __main__.main()
+        figures.main()
     assert left.value.code == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

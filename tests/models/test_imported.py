@@ -9,11 +9,11 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from flnl.cli.overrides import check_arguments
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.models.imported import ImportedModule, ModulePath
 from flnl.models.outputs import networks
+from flnl.run.overrides import check_arguments
 
 HERE = "tests.models.test_imported"
 SHAPE = (1, 4, 4)

@@ -27,7 +27,6 @@ from cleanlab import filter, rank
 from omegaconf import DictConfig
 from PIL import Image
 
-from flnl.audit import __main__ as program
 from flnl.audit import assessment, audit, audited_run, choice, examination, folds, performing, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
@@ -37,6 +36,7 @@ from flnl.audit.options import Options
 from flnl.audit.result import WrongLabels
 from flnl.audit.verdicts import Verdict
 from flnl.audit.wrong_labels import Estimate
+from flnl.commands import audit as program
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.streams import stream

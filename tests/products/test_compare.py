@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flnl.compare import __main__ as program
-from flnl.compare.runs import find, grouped
-from flnl.compare.table import Table
+from flnl.commands import compare as program
 from flnl.config.compose import load, resolved
-from flnl.storage.tuned import Reported, Study, Trial, Tuned
+from flnl.instruments.compare.runs import find, grouped
+from flnl.instruments.compare.table import Table
+from flnl.record.tuned import Reported, Study, Trial, Tuned
 from tests.products.conftest import Commands, Said
 from tests.properties.runs import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = SimpleNamespace(main=program.main, __name__="flnl.compare")
+MODULE = SimpleNamespace(main=program.main, __name__="flnl.instruments.compare")
 
 
 @cache
@@ -585,7 +585,7 @@ def test_no_figure_of_runs_without_an_evaluation(compared: Commands, tmp_path: P
 def test_what_takes_seconds_to_import_is_left_alone(tmp_path: Path) -> None:
     made(tmp_path / "a", "method=fedavg")
     script = (
-        "import sys, flnl.compare.__main__ as c; sys.argv = ['', sys.argv[1], '--figure', 'none']; c.main();"
+        "import sys, flnl.commands.compare as c; sys.argv = ['', sys.argv[1], '--figure', 'none']; c.main();"
         "print({'torch', 'numpy', 'matplotlib'} & {*sys.modules})"
     )
     words = [sys.executable, "-c", script, str(tmp_path)]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from scipy.stats import t as student
 
-from flnl.compare.crossed import Crossed, crossed
-from flnl.compare.printed import Printed
-from flnl.compare.runs import find, grouped
-from flnl.compare.significance import Paired, fewest, holm, least
-from flnl.compare.table import measured
+from flnl.instruments.compare.crossed import Crossed, crossed
+from flnl.instruments.compare.printed import Printed
+from flnl.instruments.compare.runs import find, grouped
+from flnl.instruments.compare.significance import Paired, fewest, holm, least
+from flnl.instruments.compare.table import measured
 from tests.products.conftest import Commands
 from tests.products.test_compare import compared, made
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flnl.compare.names import names
-from flnl.compare.runs import Row, Run, grouped
 from flnl.config.compose import load, resolved
+from flnl.instruments.compare.names import names
+from flnl.instruments.compare.runs import Row, Run, grouped
 
 
 @cache

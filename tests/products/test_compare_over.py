@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flnl.compare.over import swept
-from flnl.compare.runs import find, grouped
-from flnl.compare.table import measured
 from flnl.core.errors import UserError
 from flnl.figures import over
 from flnl.figures.over import Point, Swept
+from flnl.instruments.compare.over import swept
+from flnl.instruments.compare.runs import find, grouped
+from flnl.instruments.compare.table import measured
 from tests.products.conftest import Commands
 from tests.products.test_compare import compared, made
 

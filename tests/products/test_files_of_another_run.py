@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 import flnl
-from flnl import predict
-from flnl.audit import __main__ as audit
+from flnl.commands import audit as audit
+from flnl.commands import figures as figures
+from flnl.commands import predict
 from flnl.core.errors import UserError
-from flnl.figures import __main__ as figures
 from tests.products.conftest import Commands, Said
 from tests.properties.runs import Ran, run
 from tests.registry import ONE_STAGE, TINY

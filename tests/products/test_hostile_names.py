@@ -17,22 +17,21 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from flnl import predict
-from flnl.cli import guard
-from flnl.compare import __main__ as program
+from flnl.commands import compare as program
+from flnl.commands import guard, predict
+from flnl.commands.predict import Prediction
+from flnl.console.terminal import Lines, cell, print_line, visible
 from flnl.core.errors import UserError
-from flnl.core.terminal import Lines, cell, print_line, visible
 from flnl.data.datasets.label_file import read_label_file
-from flnl.data.federation import card as cards
-from flnl.evaluation.label_table import LabelTable
-from flnl.predict import Prediction
+from flnl.instruments.card import card as cards
+from flnl.record.label_table import LabelTable
 from flnl.storage.spreadsheet import text_cell, text_of
 from flnl.sweep import table as jobs
 from flnl.sweep.ledger import Job
 from tests.products.conftest import Commands, Own, read_csv
 from tests.products.test_compare import made
 
-COMPARE = SimpleNamespace(main=program.main, __name__="flnl.compare")
+COMPARE = SimpleNamespace(main=program.main, __name__="flnl.instruments.compare")
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08 \u202egnp.\u2066x\u2028[red]:smile:"
 """Sets the terminal's title, empties it, turns the text around and begins a line; and what rich takes for its own."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl import list as listing
+from flnl.commands import list as listing
 from flnl.config.schema import NO_GROUPS
 from tests.products.conftest import Commands
 
@@ -81,7 +81,8 @@ def test_a_markdown_table_ends_before_the_next(said: Commands) -> None:
 
 def test_what_takes_seconds_to_import_is_left_alone() -> None:
     script = (
-        "import sys, flnl.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"
+        "import sys; from flnl.commands import list as command; sys.argv = ['', 'noise']; command.main(); "
+        "print({'torch', 'numpy'} & {*sys.modules})"
     )
     said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "set()"

@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from flnl import predict
+from flnl.commands import predict
+from flnl.commands.predict import classify
 from flnl.config import compose
 from flnl.config.compose import load
 from flnl.core.errors import UserError
@@ -20,7 +21,6 @@ from flnl.data.federation.build import from_config
 from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
-from flnl.predict import classify
 from flnl.storage.digest import digest
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.reference import References

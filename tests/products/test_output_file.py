@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from flnl import predict
-from flnl.audit import __main__ as audit_program
-from flnl.compare import __main__ as program
+from flnl.commands import audit as audit_program
+from flnl.commands import card, predict
+from flnl.commands import compare as program
+from flnl.commands import tune as tune_program
 from flnl.core.errors import DiskFullError, UserError
 from flnl.core.special import is_special
-from flnl.data.federation import __main__
 from flnl.storage.output_file import check_folder, check_output, save_output, write_output
-from flnl.tune import __main__ as tune_program
 from tests.products.conftest import Commands, Own
 from tests.products.test_compare import made
 from tests.properties.runs import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPARE = SimpleNamespace(main=program.main, __name__="flnl.compare")
+COMPARE = SimpleNamespace(main=program.main, __name__="flnl.instruments.compare")
 
 
 class Reader:
@@ -221,7 +220,7 @@ def test_compare_draws_into_a_pipe(tmp_path: Path, said: Commands, monkeypatch: 
 
 def test_the_card_of_a_federation(tmp_path: Path, said: Commands) -> None:
     """Written through links in its folder; a folder that is none is refused in one line."""
-    module = SimpleNamespace(main=__main__.main, __name__="flnl.data.federation.build")
+    module = SimpleNamespace(main=card.main, __name__="flnl.data.federation.build")
     folder = tmp_path / "card"
     folder.mkdir()
     (folder / "card.json").symlink_to(tmp_path / "elsewhere.json")
@@ -260,12 +259,12 @@ def test_a_folder_that_takes_no_files_is_noticed_before_the_work(
         "card": ("dataset.train_size=100", "output=/proc/x"),
     }
     programs = {
-        "tune": SimpleNamespace(main=tune_program.main, __name__="flnl.tune"),
+        "tune": SimpleNamespace(main=tune_program.main, __name__="flnl.instruments.tune"),
         "audit": SimpleNamespace(main=audit_program.main, __name__="flnl.audit"),
-        "card": SimpleNamespace(main=__main__.main, __name__="flnl.data.federation.build"),
+        "card": SimpleNamespace(main=card.main, __name__="flnl.data.federation.build"),
     }
     for work in (
-        "flnl.tune.runs.Runs.grids",
+        "flnl.instruments.tune.runs.Runs.grids",
         "flnl.audit.performing.examine",
         "flnl.data.federation.build.from_config",
     ):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flnl
-from flnl import predict
+from flnl.commands import predict
 from flnl.core.errors import UserError
 from flnl.engine.model_file import ModelFile
 from flnl.models.torchvision_classifier import TorchvisionClassifier

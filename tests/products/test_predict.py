@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl import predict
+from flnl.commands import predict
 from tests.products.conftest import Commands, Own, read_csv
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl import list as listing
+from flnl.commands import list as listing
 from flnl.config import compose
 from tests import new_method
 from tests.products.conftest import Commands

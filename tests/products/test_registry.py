@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from flnl import predict
+from flnl.commands import figures as redraw
+from flnl.commands import predict
 from flnl.config import compose, registry
 from flnl.config.folders import CONF
 from flnl.config.schema import METHOD
@@ -21,7 +22,6 @@ from flnl.core.state import PASSES
 from flnl.core.stored import class_of, stored
 from flnl.data.federation.recorded import recorded_data
 from flnl.engine.model_file import ModelFile
-from flnl.figures import __main__ as redraw
 from flnl.figures import features
 from flnl.figures.record import read
 from flnl.run import checkpoint

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flnl.audit import __main__ as audit
-from flnl.data.federation import __main__ as card
-from flnl.evaluation.label_table import NAME
+from flnl.commands import audit as audit
+from flnl.commands import card as card
+from flnl.record.label_table import NAME
 from tests.products.conftest import Commands, read_csv
 from tests.properties.runs import run
 

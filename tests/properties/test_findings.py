@@ -38,7 +38,7 @@ from flnl.core.messages import ClientState, ClientTask, Correction, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LabelCorrector
 from flnl.core.payload import Params, Payload
-from flnl.evaluation import estimates, evaluator, label_table
+from flnl.evaluation import estimates, evaluator
 from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary
 from flnl.evaluation.metrics import absolute_error
@@ -50,6 +50,7 @@ from flnl.numerics import scaling
 from flnl.parts import batches, losses, servers
 from flnl.parts.aggregators import mean
 from flnl.parts.samplers import uniform
+from flnl.record import label_table
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import ONE_STAGE, TINY
 from tests.toys import composed, random_federation

@@ -18,7 +18,7 @@ from flnl.config import compose, identity, schema
 from flnl.config.check import check_config, check_machine
 from flnl.core.errors import UserError
 from flnl.core.run_logger import LoggedRun, Logger, OpenLogger
-from flnl.run import metric_names
+from flnl.record import metric_names
 from flnl.run.loggers import tensorboard
 from flnl.run.loggers.guarded import Loggers
 from flnl.run.loggers.wandb import WeightsAndBiases

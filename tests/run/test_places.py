@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flnl.compare.names import names
-from flnl.compare.runs import Row, find, grouped
+from flnl.commands import tune as tune
 from flnl.config import compose, identity
 from flnl.core.errors import UserError
+from flnl.instruments.compare.names import names
+from flnl.instruments.compare.runs import Row, find, grouped
 from flnl.run import checkpoint
 from flnl.run.train import train
 from flnl.storage.records import RESULT
-from flnl.tune import __main__ as tune
 from tests.data.test_datasets_torchvision import write_cifar, write_mnist
 from tests.properties.runs import Ran, run
 

@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flnl.console.extras import install
 from flnl.core.errors import UserError
-from flnl.core.extras import install
-from flnl.evaluation import label_table
 from flnl.figures import record as records
-from flnl.run import metric_names
+from flnl.record import label_table, metric_names
 from flnl.storage.records import check_file
 from flnl.storage.spreadsheet import text_of
 

@@ -9,11 +9,11 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.api.results import RunResults, load_run
-from flnl.cli import surroundings
-from flnl.cli.explain import explain
-from flnl.cli.overrides import check_arguments
 from flnl.config import compose
+from flnl.config.explain import explain
+from flnl.console import surroundings
 from flnl.core.errors import UserError, one_line
+from flnl.run.overrides import check_arguments
 from flnl.run.train import train
 
 

@@ -15,7 +15,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
-from flnl.evaluation import label_table
+from flnl.record import label_table
 from flnl.storage.records import RESULT, check_file, read_record
 
 

@@ -20,9 +20,9 @@ from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCur
 from flnl.audit.verdicts import Verdict, read_verdicts
 from flnl.audit.wrong_by_review import numbers
 from flnl.audit.wrong_labels import Estimate, wrong_labels
+from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
-from flnl.core.words import counted
 from flnl.evaluation.label_audit import audit_measures, true_labels
 
 ENOUGH_TEST_SAMPLES = 200

@@ -22,11 +22,11 @@ from flnl.config import compose
 from flnl.config.check import check_config, check_machine
 from flnl.config.recorded import recorded_configuration
 from flnl.config.registry import option_of, restored, withheld
+from flnl.console.terminal import duration
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.core.method import assemble
 from flnl.core.streams import stream
-from flnl.core.terminal import duration
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.executors import auto

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from flnl.audit.result import Audit, ClientSummary, WrongLabels
 from flnl.audit.writing import Written
-from flnl.core.shell import joined
-from flnl.core.terminal import cell, print_line, visible
+from flnl.console.shell import joined
+from flnl.console.terminal import cell, print_line, visible
 
 WORST = 5
 NOTHING = "nothing stands out"

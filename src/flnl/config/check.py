@@ -28,11 +28,11 @@ from flnl.config.protocol import SETTINGS
 from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
+from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD
 from flnl.core.ranges import Count
 from flnl.core.run_logger import Logger
-from flnl.core.suggestions import did_you_mean
 from flnl.core.training import Training
 
 Fault = tuple[str, str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flnl.config.folders import CONF
 from flnl.config.schema import NO_GROUPS
-from flnl.core.suggestions import instead
+from flnl.console.suggestions import instead
 
 
 def not_an_option(group: str, option: str, options: Sequence[str]) -> str:

@@ -100,7 +100,7 @@ class Root:
 
 
 NO_GROUPS = ("table", "scale", "doctor")
-"""Folders of ``conf/`` that say nothing of a single run: ``flnl.tables`` and ``flnl.doctor`` read them."""
+"""Folders of ``conf/`` that say nothing of a single run: the tables and the doctor read them."""
 
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from flnl.core.counting import counting
+from flnl.console.counting import counting
 from flnl.core.errors import UserError
 
 log = logging.getLogger(__name__)

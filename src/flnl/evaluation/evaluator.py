@@ -35,7 +35,6 @@ from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from flnl.evaluation import estimates
 from flnl.evaluation.estimates import noise_columns
-from flnl.evaluation.label_table import LabelTable
 from flnl.evaluation.metrics import (
     Mask,
     absolute_error,
@@ -51,6 +50,7 @@ from flnl.evaluation.metrics import (
 from flnl.evaluation.probabilities import Probabilities
 from flnl.evaluation.recording import Recorder
 from flnl.numerics.scaling import label_shares
+from flnl.record.label_table import LabelTable
 
 _Labels = tuple[Labels, Labels, Labels, Mask]
 

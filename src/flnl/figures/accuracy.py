@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title, within_shares
 from flnl.figures.record import RunRecord, column
+from flnl.figures.style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title, within_shares
 
 AXES = {"round": "round", "participations": "participations (local trainings)"}
 PANEL = 4.8

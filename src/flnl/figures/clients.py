@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figure_style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, client_axis, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, client_axis, legend, title
 
 
 def _clients(record: RunRecord, key: str) -> Row | None:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figure_style import INK, bare, plain, title
 from flnl.figures.record import Row, RunRecord
+from flnl.figures.style import INK, bare, plain, title
 
 Counts = NDArray[np.int64]
 FEW = 20

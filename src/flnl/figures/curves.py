@@ -17,9 +17,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title, within_shares
 from flnl.figures import record
 from flnl.figures.accuracy import AXES
+from flnl.figures.style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title, within_shares
 
 log = logging.getLogger(__name__)
 

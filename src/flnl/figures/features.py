@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES
-from flnl.figure_style import EIGHT, MARKERS, plain, title
 from flnl.figures.record import RunRecord
+from flnl.figures.style import EIGHT, MARKERS, plain, title
 
 if TYPE_CHECKING:
     from flnl.data.federation.build import Federation

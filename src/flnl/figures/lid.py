@@ -8,8 +8,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from flnl.figure_style import CLEAN, GREY, INK, WRONG, bare, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.style import CLEAN, GREY, INK, WRONG, bare, legend, title
 
 Numbers = NDArray[np.float64]
 PEAK = 3.0

@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREY, ORANGE, WRONG, bare, legend, title
 from flnl.figures.accuracy import stages
 from flnl.figures.record import Row, RunRecord, column
+from flnl.figures.style import CLEAN, GREY, ORANGE, WRONG, bare, legend, title
 
 PANELS = {
     "samples with right labels": {"clean_correct": (CLEAN, "correct"), "clean_wrong": (ORANGE, "another class")},

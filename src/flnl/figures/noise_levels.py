@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, client_axis, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, client_axis, legend, title
 
 OUTCOMES = {
     "true_positives": (GREEN, "TP: wrong, suspected"),

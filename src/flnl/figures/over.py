@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, title
+from flnl.figures.style import DASHES, EIGHT, GREY, MARKERS, bare, legend, title
 
 WIDE = 20.0
 """From this ratio of the key's largest to its smallest value, its axis is logarithmic."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.storage import lines
+from flnl.record import lines
 from flnl.storage.records import RESULT, read_record
 
 Row = Mapping[str, Any]

@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREY, ORANGE, bare, title
 from flnl.figures.accuracy import stages
 from flnl.figures.record import RunRecord, column
+from flnl.figures.style import CLEAN, GREY, ORANGE, bare, title
 
 
 def draw(record: RunRecord) -> Figure | None:

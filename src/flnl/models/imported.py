@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from torch import nn
 
+from flnl.console.suggestions import closest, did_you_mean
 from flnl.core.errors import UserError, in_one_line
 from flnl.core.importing import import_own
 from flnl.core.ranges import NamesCode
-from flnl.core.suggestions import closest, did_you_mean
 from flnl.models.layers import Shape
 from flnl.models.probe import probe
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision import models
 
+from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET
 from flnl.core.ranges import FromFiles, PathText
-from flnl.core.suggestions import did_you_mean
 from flnl.models.layers import Classifier, Shape, check_inputs
 from flnl.models.pretrained import fetched, fill, read
 from flnl.models.probe import SAMPLES, check_logits

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from flnl.config.identity import differences, recorded_key
 from flnl.core.errors import UserError
-from flnl.storage import order
+from flnl.record import order
 from flnl.storage.locks import free_after_error
 from flnl.storage.records import LOCK, RESULT, SWEEPS, read_record
 

@@ -19,7 +19,7 @@ from flnl.config.override_text import key_of
 from flnl.config.recorded import CWD, recorded_whereabouts, whereabouts
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
-from flnl.core.credentials import redacted_in
+from flnl.console.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
 from flnl.core.method import Method, assemble

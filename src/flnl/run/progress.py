@@ -19,11 +19,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from flnl.core.counting import QUIET_SECONDS
+from flnl.console.counting import QUIET_SECONDS
+from flnl.console.terminal import cell, console, duration, print_line, visible
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
-from flnl.core.terminal import cell, console, duration, print_line, visible
-from flnl.evaluation import label_table
+from flnl.record import label_table
 
 
 class Bar:

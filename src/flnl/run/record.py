@@ -18,15 +18,14 @@ from typing import Any
 import torch
 
 from flnl.config.folders import CONF
-from flnl.core.cores import processor
+from flnl.console.cores import processor
 from flnl.core.errors import UserError
 from flnl.core.payload import CPU
 from flnl.core.state import PASSES, RoundResult
 from flnl.engine.placement import visible
-from flnl.run import metric_names
-from flnl.storage import lines
+from flnl.record import lines, metric_names
+from flnl.record.lines import Checksums, DamagedLinesError, Lines, plain
 from flnl.storage.atomic import write_atomically
-from flnl.storage.lines import Checksums, DamagedLinesError, Lines, plain
 from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from flnl.config import compose
 from flnl.config.registry import named
-from flnl.core.credentials import redacted
+from flnl.console.credentials import redacted
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.core.execution import Executor
 from flnl.core.method import Method
@@ -27,10 +27,11 @@ from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
-from flnl.evaluation import correction_warnings, label_table, probabilities
+from flnl.evaluation import correction_warnings, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
-from flnl.evaluation.label_table import LabelTable
 from flnl.evaluation.probabilities import Probabilities
+from flnl.record import label_table
+from flnl.record.label_table import LabelTable
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder
 from flnl.run.loggers.guarded import Loggers

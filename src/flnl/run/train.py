@@ -15,18 +15,18 @@ from typing import Any, Literal
 import torch
 from omegaconf import DictConfig
 
-from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine, check_read
 from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
+from flnl.console.shell import joined
+from flnl.console.terminal import print_line
 from flnl.core.errors import in_users_code
-from flnl.core.shell import joined
-from flnl.core.terminal import print_line
+from flnl.record import lines
 from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
+from flnl.run.overrides import replaced
 from flnl.run.reuse import check_data
 from flnl.run.session import Session
-from flnl.storage import lines
 from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)

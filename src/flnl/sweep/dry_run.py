@@ -20,8 +20,8 @@ from flnl.config import compose
 from flnl.config.identity import PLACES, run_key
 from flnl.config.recorded import FROM_CWD, recorded_whereabouts, whereabouts
 from flnl.config.short_keys import connect
+from flnl.console.terminal import cell, console, duration, print_line
 from flnl.core.errors import UserError
-from flnl.core.terminal import cell, console, duration, print_line
 from flnl.run import budget
 from flnl.run.folder import chosen, refusal
 from flnl.storage.paces import Paces

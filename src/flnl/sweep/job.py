@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from flnl.core.credentials import redacted
+from flnl.console.credentials import redacted
+from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted, UserError, in_one_line
-from flnl.core.terminal import print_line
 from flnl.run.interrupt import Interruption
 from flnl.sweep.ledger import Job, Ledger
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flnl.core.credentials import redacted_in
+from flnl.console.credentials import redacted_in
+from flnl.record.sweeps import JOBS, PLAN, read_json
 from flnl.storage.atomic import write_atomically
-from flnl.storage.sweeps import JOBS, PLAN, read_json
 
 STOP = ".stop"
 """The file that keeps further jobs from beginning; it holds the number of the signal that asked for it."""

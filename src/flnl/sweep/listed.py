@@ -24,15 +24,15 @@ from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig
 
-from flnl.cli import explain, overrides
-from flnl.config import compose
+from flnl.config import compose, explain
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
 from flnl.config.identity import outside
 from flnl.config.override_text import dotted, key_of, without
+from flnl.console.shell import joined
+from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.core.shell import joined
-from flnl.core.terminal import print_line
+from flnl.run import overrides
 from flnl.storage.records import LOCK
 from flnl.sweep import job, launchers
 from flnl.sweep.ledger import DONE, Job, Ledger

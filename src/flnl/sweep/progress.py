@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.markup import escape
 from rich.progress import TaskID
 
-from flnl.core.counting import bars
-from flnl.core.terminal import cell, print_line, visible
+from flnl.console.counting import bars
+from flnl.console.terminal import cell, print_line, visible
 from flnl.storage.input_file import parse_json
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.table import labels

@@ -24,14 +24,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.cli import explain
-from flnl.cli.overrides import replaced
+from flnl.config import explain
 from flnl.config.check import check_config, check_machine
 from flnl.config.override_text import choices_of, dotted, key_of
 from flnl.config.short_keys import connect
 from flnl.config.written import text_at
+from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted, UserError, in_one_line
-from flnl.core.terminal import print_line
+from flnl.run.overrides import replaced
 from flnl.storage.locks import free_after_error
 from flnl.storage.records import LOCK
 from flnl.sweep import launchers

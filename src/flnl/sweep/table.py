@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from flnl.core.terminal import cell, console, print_line
+from flnl.console.terminal import cell, console, print_line
 from flnl.sweep.ledger import Job
 
 COLOURS: Mapping[str, str] = {"finished": "green", "stopped": "yellow", "waiting": "dim", "running": "cyan"}

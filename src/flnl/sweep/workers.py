@@ -24,7 +24,7 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
 
 from flnl.config.override_text import key_of
-from flnl.core.terminal import print_line
+from flnl.console.terminal import print_line
 from flnl.sweep.gpus import Share
 from flnl.sweep.job import end_with
 

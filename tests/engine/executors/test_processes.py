@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from flnl.core.cores import usable_cores
+from flnl.console.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, as_list
 from flnl.core.payload import Params

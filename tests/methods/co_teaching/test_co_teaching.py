@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.cli.overrides import check_arguments
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
@@ -27,6 +26,7 @@ from flnl.methods.co_teaching.exchange import LeftOutSamples, SmallLoss
 from flnl.methods.co_teaching.loss import CoTeaching, Visit
 from flnl.methods.co_teaching.selection import disagreement, selection
 from flnl.numerics.small_loss import forget_rate
+from flnl.run.overrides import check_arguments
 from tests.properties.runs import rounds, run
 from tests.registry import NORMED, TINY
 from tests.toys import ONE_STEP, fitted, mlp, network, random_federation, task

@@ -21,11 +21,11 @@ from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
 from flnl.core.training import Training
 from flnl.engine.local.sgd import LocalTraining
+from flnl.instruments.tables import load
 from flnl.methods.joint_opt.exchange import SoftLabelRecord
 from flnl.methods.joint_opt.labels import SoftLabels
 from flnl.methods.joint_opt.loss import JointOpt, Visit, classification_and_entropy, prior_loss
 from flnl.parts.batches import Mixup, Plain
-from flnl.tables import load
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, federation, mlp, network, random_federation, step, task

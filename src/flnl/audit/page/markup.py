@@ -6,7 +6,7 @@ import html
 import json
 from typing import Any
 
-from flnl.core.terminal import visible
+from flnl.console.terminal import visible
 
 
 class Markup(str):

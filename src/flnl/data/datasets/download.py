@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from flnl.core.credentials import HIDDEN, of_host, redacted, separated
+from flnl.console.credentials import HIDDEN, of_host, redacted, separated
 from flnl.core.errors import UserError
 
 if TYPE_CHECKING:

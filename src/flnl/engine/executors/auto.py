@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from flnl.config import compose, registry
 from flnl.config.located import located
-from flnl.core.cores import usable_cores
+from flnl.console.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
 from flnl.core.training import Training

@@ -26,7 +26,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from flnl.core.cores import usable_cores
+from flnl.console.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params

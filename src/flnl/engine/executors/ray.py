@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from flnl.core.cores import usable_cores
+from flnl.console.cores import usable_cores
+from flnl.console.extras import install
 from flnl.core.errors import UserError
-from flnl.core.extras import install
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount

@@ -10,8 +10,8 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+from flnl.console.terminal import log_to_stderr
 from flnl.core.payload import Params
-from flnl.core.terminal import log_to_stderr
 from flnl.engine.executors.serialization import Shared, decode
 from flnl.engine.executors.shared_memory import Place
 from flnl.engine.executors.worker_context import Workbench

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flnl.console.extras import install
 from flnl.core.errors import UserError
-from flnl.core.extras import install
 from flnl.core.run_logger import LoggedRun, Logger, OpenLogger
 
 if TYPE_CHECKING:

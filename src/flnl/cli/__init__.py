@@ -1,1 +1,0 @@
-"""The command line: check of overrides, errors in one line, help."""

@@ -1,0 +1,57 @@
+"""Say what this machine has, check its GPU against the CPU, and time training.
+
+    flnl doctor [--device auto] [--quick] [--networks TEXT ...]
+
+What it times is kept for ``flnl tables plan``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from flnl.commands import guard
+from flnl.commands.parser import Parser
+from flnl.core.errors import UserError
+
+
+def parser() -> Parser:
+    """The command's options."""
+    options = Parser(
+        prog="flnl doctor",
+        description="Say what this machine has; on a GPU, compare short runs with the CPU's; time training.",
+        epilog="Exit code 1: something will not work, or the GPU does not compute what the CPU computes. The times are "
+        "kept for flnl tables plan.",
+    )
+    options.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda; by default auto")
+    options.add_argument("--quick", action="store_true", help="leave out the timing")
+    options.add_argument(
+        "--networks", nargs="+", metavar="TEXT", default=[], help="time only networks whose title contains a text"
+    )
+    return options
+
+
+def command(arguments: Sequence[str]) -> None:
+    """Run the command that ``arguments`` describe.
+
+    Raises:
+        UserError: for mistakes that the user can correct.
+        SystemExit: with 1 if something is not well.
+    """
+    options = parser().parse_args(arguments)
+    if options.quick and options.networks:
+        raise UserError("--quick times no networks: leave it out, or leave out --networks")
+    from flnl.instruments.doctor.examination import chosen, examine
+
+    wanted = chosen(options.networks)
+    if not examine(options.device, quick=options.quick, wanted=wanted):
+        sys.exit(1)
+
+
+def main() -> None:
+    """Entry point of ``flnl doctor``."""
+    guard.guarded(lambda: command(sys.argv[1:]), name="flnl doctor", overrides=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Repeat a finished run from its folder, here or on another machine, and say whether the bits agree.
+
+    flnl rerun RUN_DIR [output=FOLDER] [dataset.root=FOLDER] [executor=sequential] ...
+
+Exit codes: 0, all bits agree; 1, some do not, or the run failed; 2, it cannot be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flnl.commands import guard
+from flnl.commands.parser import Parser, add_config_dir, add_trust
+from flnl.console.terminal import print_line
+from flnl.core.errors import Interrupted
+
+
+def parser() -> Parser:
+    """The command's arguments."""
+    arguments = Parser(
+        prog="flnl rerun",
+        description="Repeat a finished run from its folder, and say whether the bits agree: of the model's parameters, "
+        "of all metrics, of labels.csv. If not, say since which round, and what differs in versions, threads, device "
+        "and machine.",
+        epilog="Exit codes: 0, the bits agree; 1, they do not, or the run failed; 2, it cannot be repeated. "
+        "docs/running.md has more.",
+    )
+    arguments.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    arguments.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs=argparse.ZERO_OR_MORE,
+        help="how to run it, as in output=FOLDER, executor=sequential, threads=2, device=cpu, precision=64; and where "
+        "its files lie here, as in dataset.root=FOLDER. What the run is cannot be changed",
+    )
+    add_config_dir(arguments)
+    add_trust(arguments)
+    return arguments
+
+
+def rerun(arguments: Sequence[str]) -> int:
+    """Repeat the run that ``arguments`` name, and print what agrees.
+
+    Returns:
+        The exit code: 0 if all bits agree, else 1.
+
+    Raises:
+        UserError: if it cannot be repeated.
+        Interrupted: after a signal.
+    """
+    request = parser().parse_intermixed_args(arguments)
+    from flnl.instruments.rerun.recorded_run import RecordedRun
+
+    run = RecordedRun.open(request.run.expanduser())
+    if isinstance(threads := run.record["config"].get("threads"), int):
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is first imported
+    cfg = run.configuration(request.overrides, request.config_dir, request.trust)
+    from flnl.instruments.rerun.comparison import compared, surroundings
+    from flnl.run.train import train
+
+    run.demand_data(cfg)
+    places = [word for place in request.config_dir for word in ("--config-dir", str(place))]
+    outcome = train(cfg, request.overrides, typed=["rerun", str(request.run), *request.overrides, *places])
+    if outcome.signal is not None:
+        raise Interrupted(outcome.signal)
+    parts = compared(run.folder, run.record, outcome.folder)
+    width = max(len(part.name) for part in parts)
+    for part in parts:
+        print_line(f"{part.name:{width}}  {part.verdict}{f': {part.detail}' if part.detail else ''}")
+    changed = surroundings(run.record, outcome.folder)
+    for line in changed:
+        print_line(f"note: {line}")
+    agree = all(part.agree is not False for part in parts)
+    if not agree and not changed:
+        print_line("note: nothing that the record tells of the surroundings differs")
+    print_line(f"the bits of {run.folder} and {outcome.folder} {'agree' if agree else 'do not agree'}")
+    return 0 if agree else 1
+
+
+def main() -> None:
+    """Entry point of ``flnl rerun``."""
+    guard.guarded(lambda: sys.exit(rerun(sys.argv[1:])), name="flnl rerun", overrides=False)
+
+
+if __name__ == "__main__":
+    main()

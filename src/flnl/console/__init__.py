@@ -1,0 +1,1 @@
+"""What commands say and how: lines, tables, progress, suggestions."""

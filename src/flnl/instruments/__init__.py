@@ -1,0 +1,1 @@
+"""What reads finished runs, or starts them: comparison, tables, tuning, federation card, doctor, rerun."""

@@ -1,0 +1,1 @@
+"""The federation of a configuration, described without training."""

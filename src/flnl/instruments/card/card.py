@@ -1,0 +1,229 @@
+"""The card of a federation: its sizes, class counts and noise.
+
+All numbers are counted from the federation itself. Those that need the true labels are omitted if these are unknown.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from flnl.console.markdown import grid, literal
+from flnl.console.terminal import cell, visible
+from flnl.data.federation.build import Federation
+
+FEW = 20
+"""Maximum number of clients or classes that are listed one by one on a terminal."""
+
+Card = dict[str, Any]
+
+
+def class_counts(federation: Federation, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Training samples of each class on each client, [K, C], by ``labels`` [N]."""
+    C = federation.num_classes
+    return np.array([np.bincount(labels[index], minlength=C) for index in federation.clients], np.int64).reshape(-1, C)
+
+
+def transition(federation: Federation) -> NDArray[np.int64] | None:
+    """Counts [C, C] of training samples of true class i with given label j; None without the truth."""
+    if federation.truth is None:
+        return None
+    C, held = federation.num_classes, np.concatenate(federation.clients)
+    pairs = federation.truth.numpy()[held] * C + federation.given.numpy()[held]
+    return np.bincount(pairs, minlength=C * C).reshape(C, C).astype(np.int64)
+
+
+def wrong_shares(federation: Federation) -> list[float | None] | None:
+    """Each client's share of wrong labels, [K], None for a client without samples; None without the truth."""
+    if federation.truth is None:
+        return None
+    wrong = (federation.given != federation.truth).numpy()
+    return [float(wrong[index].mean()) if len(index) else None for index in federation.clients]
+
+
+def card(federation: Federation) -> Card:
+    """The card as plain values, ready for JSON."""
+    sizes = np.array([len(index) for index in federation.clients])
+    given = class_counts(federation, federation.given.numpy())
+    true = None if federation.truth is None else class_counts(federation, federation.truth.numpy())
+    shares, T = wrong_shares(federation), transition(federation)
+    nominal = federation.nominal
+    clients = [
+        {
+            "client": k,
+            "name": federation.called(k),
+            "samples": int(n),
+            "noise": None if shares is None else shares[k],
+            "nominal": None if nominal is None else nominal[k],
+            "given": given[k].tolist(),
+            "true": None if true is None else true[k].tolist(),
+        }
+        for k, n in enumerate(sizes)
+    ]
+    return {
+        "dataset": federation.dataset.name,
+        "classes": list(federation.dataset.classes),
+        "samples": len(federation.given),
+        "training": int(sizes.sum()),
+        "validation": len(federation.validation),
+        "dropped": len(federation.dropped),
+        "clients": len(sizes),
+        "empty": np.flatnonzero(sizes == 0).tolist(),
+        "unallocated": np.flatnonzero(given.sum(axis=0) == 0).tolist(),
+        "size": {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())},
+        "noise": None if T is None else 1 - float(np.trace(T)) / max(1, int(T.sum())),
+        "nominal": None if nominal is None else float(np.average(nominal, weights=sizes if sizes.sum() else None)),
+        "transition": None if T is None else T.tolist(),
+        "fingerprint": federation.fingerprint,
+        "per_client": clients,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ rendering
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One table of the card, independent of the output format."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def markdown(card: Card) -> str:
+    """The whole card as a Markdown page that lists every client."""
+    parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
+    for table in _tables(card, None):
+        header, *rows = [[*map(literal, cells)] for cells in (table.header, *table.rows)]
+        lines = grid([header, ["---:"] * len(header), *rows])
+        parts.append("\n".join([f"## {table.title}\n", lines, *(["", table.note] if table.note else [])]) + "\n")
+    return "\n".join(parts)
+
+
+def tables(card: Card, width: int = 80) -> list[RenderableType]:
+    """The card for a terminal of ``width`` columns; many clients or classes are summarised."""
+    return [_rich(table) for table in _tables(card, width)]
+
+
+def _rich(table: _Table) -> RenderableType:
+    rich = RichTable(title=cell(table.title), title_justify="left", title_style="bold", pad_edge=False, box=None)
+    for number, name in enumerate(table.header):
+        rich.add_column(cell(name), justify="left" if number == 0 else "right", header_style="dim", overflow="fold")
+    for row in table.rows:
+        rich.add_row(*map(cell, row))
+    return Group(rich, *([Text(table.note, style="dim")] if table.note else []), Text())
+
+
+def _tables(card: Card, width: int | None) -> Iterator[_Table]:
+    """The card's tables; with ``width``, reduced to fit a terminal."""
+    card = {**card, "dataset": visible(card["dataset"]), "classes": list(map(visible, card["classes"]))}
+    yield _summary(card)
+    if width is None or card["clients"] <= FEW:
+        largest = len(str(max((n for client in card["per_client"] for n in client["given"]), default=0)))
+        room = math.inf if width is None else width
+        yield _clients(card, counted=len(card["classes"]) <= FEW and 33 + len(card["classes"]) * (largest + 2) <= room)
+    else:
+        yield _spread(card)
+    if card["transition"] is not None:
+        yield _transition(card) if len(card["classes"]) <= FEW else _confusions(card)
+
+
+def _summary(card: Card) -> _Table:
+    size = card["size"]
+    rows = [
+        ("samples", f"{card['samples']:,}"),
+        ("clients", f"{card['clients']:,}"),
+        ("samples a client", f"{size['min']:,} / {size['median']:,g} / {size['max']:,} (min / median / max)"),
+    ]
+    if card["validation"]:
+        rows.append(("held out for validation", f"{card['validation']:,}"))
+    if card["dropped"]:
+        rows.append(("dropped (of no client)", f"{card['dropped']:,}"))
+    if card["empty"]:
+        empty = [visible(card["per_client"][k]["name"]) for k in card["empty"]]
+        rows.append(("clients without samples", _listed(empty)))
+    if card["unallocated"]:
+        rows.append(("classes of no client", _listed([card["classes"][c] for c in card["unallocated"]])))
+    if card["noise"] is not None:
+        rows.append(("labels that are wrong", _percent(card["noise"])))
+    if card["nominal"] is not None:
+        rows.append(("nominal rate", f"{_percent(card['nominal'])} (set by the noise model)"))
+    rows.append(("fingerprint", card["fingerprint"]))
+    return _Table(f"Federation of {card['dataset']}", ("", ""), rows)
+
+
+def _clients(card: Card, *, counted: bool) -> _Table:
+    """One row per client, with the counts of each class (``counted``) or only the number of classes."""
+    header = ["client", "samples", "wrong %", "rate %", *(_heads(card) if counted else ["classes"])]
+    rows = []
+    for client in card["per_client"]:
+        given = client["given"]
+        counts = [str(n) for n in given] if counted else [str(sum(n > 0 for n in given))]
+        shares = [_percent(client[key]).removesuffix(" %") for key in ("noise", "nominal")]
+        rows.append([visible(client["name"]), f"{client['samples']:,}", *shares, *counts])
+    note = "Classes are counted by given label." + (_legend(card) if counted else " Counts of each are in card.json.")
+    return _Table("Clients", header, rows, note)
+
+
+def _spread(card: Card) -> _Table:
+    columns: dict[str, tuple[list[Any], Callable[[float], str]]] = {
+        "samples": ([c["samples"] for c in card["per_client"]], lambda x: f"{x:,.0f}"),
+        "wrong": ([c["noise"] for c in card["per_client"]], _percent),
+        "nominal": ([c["nominal"] for c in card["per_client"]], _percent),
+        "classes": ([sum(n > 0 for n in c["given"]) for c in card["per_client"]], lambda x: f"{x:,.0f}"),
+    }
+    rows = []
+    for name, (values, show) in columns.items():
+        known = [v for v in values if v is not None]
+        if known:
+            rows.append([name, *(show(float(q)) for q in np.quantile(known, (0, 0.1, 0.25, 0.5, 0.75, 0.9, 1)))])
+    header = ("", "min", "10 %", "25 %", "median", "75 %", "90 %", "max")
+    return _Table("Clients", header, rows, f"Each of the {card['clients']:,} clients is listed in card.md.")
+
+
+def _transition(card: Card) -> _Table:
+    T = np.array(card["transition"])
+    share = T / np.maximum(T.sum(axis=1, keepdims=True), 1)
+    rows = [
+        [name, *("." if p == 0 else f"{100 * p:.1f}" for p in row)]
+        for name, row in zip(card["classes"], share, strict=True)
+    ]
+    return _Table("True class (row) given as (column), %", ["", *_heads(card)], rows, _legend(card).strip())
+
+
+def _confusions(card: Card, most: int = 10) -> _Table:
+    T = np.array(card["transition"])
+    share = T / np.maximum(T.sum(axis=1, keepdims=True), 1)
+    np.fill_diagonal(share, 0)
+    order = [divmod(int(i), len(T)) for i in np.argsort(-share, axis=None, kind="stable")[:most]]
+    name = card["classes"]
+    rows = [[name[i], name[j], _percent(share[i, j])] for i, j in order if share[i, j] > 0]
+    return _Table("Most frequent confusions", ("true", "given", "of the class"), rows, "All are in card.json.")
+
+
+def _heads(card: Card) -> list[str]:
+    """Headings of class columns: the names if they are short, else numbers."""
+    names: list[str] = card["classes"]
+    return names if max(map(len, names)) <= 4 else [str(c) for c in range(len(names))]
+
+
+def _legend(card: Card) -> str:
+    names = [f"{head} {name}" for head, name in zip(_heads(card), card["classes"], strict=True) if head != name]
+    return f" {', '.join(names)}." if names else ""
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"
+
+
+def _listed(things: Sequence[Any]) -> str:
+    shown = ", ".join(map(str, things[:FEW]))
+    return f"{len(things):,}: {shown}{' ...' if len(things) > FEW else ''}"

@@ -1,0 +1,338 @@
+"""The table of rows with metrics over seeds, rendered for terminals and as text, Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from statistics import fmean, stdev
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from flnl.console.markdown import grid
+from flnl.console.suggestions import instead
+from flnl.console.terminal import visible
+from flnl.console.ties import DIGITS, compared
+from flnl.core.errors import UserError
+from flnl.instruments.compare import latex
+from flnl.instruments.compare.costs import COMMUNICATION, COSTS, PARTICIPATIONS, TIME, Cost
+from flnl.instruments.compare.latex import escaped
+from flnl.instruments.compare.names import Settings, differing_keys, names, override
+from flnl.instruments.compare.runs import Draw, Row, Run, note, of_setting
+from flnl.storage.spreadsheet import csv_text
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+MISSING = "–"
+NOTE = (
+    "Mean ± sample standard deviation (n − 1) over seeds. Bold: the best accuracies of rows on the same data, "
+    "partition and noise with equal seeds."
+)
+NAME, HEADING, GAP = 16, 9, 2
+"""Characters on a terminal: minimum width of a name, maximum width of a heading's line, gap between columns."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """The mean over the runs that have a value, and the sample standard deviation (ddof=1) if there are several."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Number | None:
+        """Summarise values; None if there are none."""
+        if not values:
+            return None
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric of runs: heading with unit, ``key`` for ``--sort``, and ``csv`` for the column of CSV files."""
+
+    key: str
+    heading: str
+    csv: str
+    of: Callable[[Run], object]
+    factor: float = 1.0
+    accuracy: bool = False  # larger is better
+    spread: bool = False  # shown with its deviation
+
+    def by_draw(self, row: Row) -> dict[Draw, float]:
+        """The finite values of the row's runs, in the column's unit."""
+        values = {run.draw: self.of(run) for run in row.runs}
+        return {draw: self.factor * x for draw, x in values.items() if isinstance(x, int | float) and math.isfinite(x)}
+
+    def numbers(self, row: Row) -> list[float]:
+        """The finite values of the row's runs, in the column's unit."""
+        return list(self.by_draw(row).values())
+
+    @property
+    def higher(self) -> bool | None:
+        """Whether the best is the highest: of accuracies; of other columns of the table the lowest; else unknown."""
+        return True if self.accuracy else False if self in ALL else None
+
+
+def _metric(name: str) -> Callable[[Run], object]:
+    return lambda run: run.metrics.get(name)
+
+
+def _counted(name: str) -> Callable[[Run], object]:
+    return lambda run: run.result.get(name)
+
+
+def _cost(cost: Cost) -> Column:
+    return Column(cost.key, cost.heading, cost.csv, _counted(cost.recorded), cost.factor)
+
+
+def _accuracy(key: str, heading: str, csv: str) -> Column:
+    return Column(key, f"{heading}, %", f"accuracy_{csv}_percent", _metric(csv), 100.0, accuracy=True, spread=True)
+
+
+COLUMNS = (
+    _accuracy("last", "last", "last"),
+    _accuracy("best", "best", "best"),
+    _accuracy("mean", "mean of last 10", "mean_last_10"),
+    _accuracy("validation", "at best validation", "at_best_validation"),
+    Column("wrong", "wrong at the end, %", "labels_wrong_at_end_percent", _metric("noise_final"), 100.0, spread=True),
+    Column("rounds", "rounds", "rounds", _counted("rounds")),
+    *map(_cost, (PARTICIPATIONS, COMMUNICATION, TIME)),
+)
+OF_COST = (COLUMNS[0], *map(_cost, COSTS))
+"""The columns that stand in their place with ``--cost``."""
+ALL = tuple({column.key: column for column in (*COLUMNS, *OF_COST)}.values())
+OPTIONAL = ("validation", "gpu_memory")
+"""Columns that are omitted if no run has the metric."""
+RECORDED = {
+    "mean_last_10": "mean",
+    "at_best_validation": "validation",
+    "noise_final": "wrong",
+    **{cost.recorded: cost.key for cost in COSTS},
+}
+"""The columns of numbers that a record names otherwise."""
+SORTS = ("name", "seeds", *(column.key for column in ALL))
+
+
+def measured(name: str, rows: Sequence[Row]) -> Column:
+    """The column of a number of runs: one of the table's, or any closing metric, as in ``result.json``.
+
+    Raises:
+        UserError: if no run has it.
+    """
+    key = RECORDED.get(name, name)
+    column = next((one for one in ALL if one.key == key), Column(name, name, name, _metric(name), spread=True))
+    if not any(column.numbers(row) for row in rows):
+        metrics = (metric for row in rows for run in row.runs for metric in run.metrics.items())
+        there = {metric for metric, x in metrics if isinstance(x, int | float)} | {one.key for one in ALL}
+        raise UserError(f"--measure {name}: no run has such a number; {instead(name, sorted(there))}")
+    return column
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row with its name and its number in each column."""
+
+    name: str
+    row: Row
+    numbers: dict[str, Number | None]
+
+    @property
+    def status(self) -> str:
+        """The status of its runs, with counts if they differ."""
+        counts = Counter(visible(run.status) for run in self.row.runs)
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {status}" for status, n in counts.items())
+
+
+@dataclass(frozen=True)
+class Table:
+    """Sorted lines; ``with_status`` adds a column for the status of runs, ``cost`` shows what they cost instead."""
+
+    lines: Sequence[Line]
+    with_status: bool = False
+    cost: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], sort: str = "mean", *, with_status: bool = False, cost: bool = False) -> Table:
+        """Sort rows by the column ``sort``: accuracies and seeds descending, others ascending, missing values last."""
+        lines = []
+        for name, row in zip(names(rows), rows, strict=True):
+            if given := list(dict.fromkeys(kind for run in row.runs for kind in run.given)):
+                name += f" (given {' and '.join(given)})"
+            values = {column.key: column.numbers(row) for column in ALL}
+            for column in OF_COST if cost else COLUMNS:
+                if 0 < len(values[column.key]) < len(row.runs):
+                    counted = f"{len(values[column.key])} of {len(row.runs)}"
+                    note(f"{name}: {column.heading} is of {counted} seeds; the others have none")
+            lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in values.items()}))
+        return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status, cost)
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """The columns that are shown."""
+        asked = OF_COST if self.cost else COLUMNS
+        return [c for c in asked if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
+
+    def best(self, line: Line, column: Column) -> bool:
+        """Whether no other row of the same setting, that is data, partition and noise, has a larger mean accuracy.
+
+        Of rows with unequal seeds none is the best.
+        """
+        rivals = [other for other in self.lines if other.row.setting == line.row.setting and other.numbers[column.key]]
+        means = [compared(number.mean) for rival in rivals if (number := rival.numbers[column.key]) is not None]
+        seeds = {frozenset(column.by_draw(rival.row)) for rival in rivals}
+        number = line.numbers[column.key]
+        if not column.accuracy or number is None or len(means) < 2 or len(seeds) > 1:
+            return False
+        return compared(number.mean) == max(means)
+
+    @cached_property
+    def unequal(self) -> bool:
+        """Whether rows of one setting have unequal seeds."""
+        return any(
+            one.row.setting == other.row.setting and one.row.draws != other.row.draws
+            for one, other in combinations(self.lines, 2)
+        )
+
+    def panels(self) -> list[tuple[str, str]]:
+        """Of each line, the keys of its setting in which lines differ, and its other keys."""
+        settings = [Settings(line.row) for line in self.lines]
+        keys = [key for key in differing_keys(settings) if of_setting(key)]
+        titles = [" ".join(override(k, one.values[k]) for k in keys if k in one.values) for one in settings]
+        texts = [
+            " ".join(word for word in line.name.split(" ") if not of_setting(word.partition("=")[0]))
+            for line in self.lines
+        ]
+        texts = [text or f"method={one.values['method']}" for text, one in zip(texts, settings, strict=True)]
+        found = [(visible(title), visible(text)) for title, text in zip(titles, texts, strict=True)]
+        unique = len(set(found)) == len(found)
+        return found if unique else [(title, line.name) for (title, _), line in zip(found, self.lines, strict=True)]
+
+    # -------------------------------------------------------------------------------------------------------- texts
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings of all columns, with units."""
+        return ["run", "seeds", *(["status"] if self.with_status else []), *(c.heading for c in self.columns)]
+
+    def cells(self) -> list[list[str]]:
+        """The texts of every line; the numbers of a column align at the decimal point if right-aligned."""
+        columns = [self._aligned(column) for column in self.columns]
+        firsts = [[li.name, str(len(li.row.runs)), *([li.status] if self.with_status else [])] for li in self.lines]
+        return [[*first, *(column[i] for column in columns)] for i, first in enumerate(firsts)]
+
+    def _aligned(self, column: Column) -> list[str]:
+        parts = [self._parts(line, column) for line in self.lines]
+        width = max((len(deviation) for _, deviation in parts), default=0)
+        return [mean + deviation.ljust(width) for mean, deviation in parts]
+
+    def _parts(self, line: Line, column: Column) -> tuple[str, str]:
+        number = line.numbers[column.key]
+        if number is None:
+            return MISSING, ""
+        digits = 2 if column.spread else self._digits(column)
+        spread = column.spread and number.deviation is not None
+        return f"{number.mean:.{digits}f}", f" ± {number.deviation:.{digits}f}" if spread else ""
+
+    def _digits(self, column: Column) -> int:
+        """Decimals of a cost: 0 for whole or large numbers, else 1."""
+        means = [number.mean for line in self.lines if (number := line.numbers[column.key])]
+        return 0 if all(mean.is_integer() for mean in means) or max(means) >= 1000 else 1
+
+    def text(self) -> str:
+        """The table as plain text with aligned columns."""
+        rows = [self.headings, *self.cells()]
+        left = 3 if self.with_status else 1
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.headings))]
+        padded = [
+            [cell.ljust(width) if i < left and i != 1 else cell.rjust(width) for i, (cell, width) in enumerate(cells)]
+            for cells in (zip(row, widths, strict=True) for row in rows)
+        ]
+        return "\n".join("  ".join(line).rstrip() for line in padded) + "\n"
+
+    def rich(self, columns: Sequence[Column], least: int) -> RichTable | None:
+        """Render ``columns`` for a terminal of width ``least``, the best accuracies bold; None if they do not fit.
+
+        Names may be wrapped, numbers are not.
+        """
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        texts = [self._aligned(column) for column in columns]
+        names = [line.name for line in self.lines]
+        table.add_column("run", overflow="fold", min_width=min(NAME, max(map(len, names))))
+        table.add_column("seeds", justify="right", min_width=len("seeds"))
+        if self.with_status:
+            table.add_column("status", overflow="fold", min_width=len("interrupted"))
+        for column, cells in zip(columns, texts, strict=True):
+            name, _, unit = column.heading.partition(", ")
+            heading = [*wrap(name, HEADING, break_long_words=False), *([unit] if unit else [])]
+            width = max(map(len, [*heading, *cells]))
+            # right-aligned by hand: rich would strip the blanks that replace a missing deviation
+            table.add_column("\n".join(line.rjust(width) for line in heading), no_wrap=True, min_width=width)
+            cells[:] = [cell.rjust(width) for cell in cells]
+        if sum((column.min_width or 0) + GAP for column in table.columns) - GAP > least:
+            return None
+        for i, line in enumerate(self.lines):
+            numbers = [
+                Text(text[i], "bold" if self.best(line, column) else "")
+                for text, column in zip(texts, columns, strict=True)
+            ]
+            first = [line.name, str(len(line.row.runs)), *([line.status] if self.with_status else [])]
+            table.add_row(*map(Text, first), *numbers)
+        return table
+
+    def markdown(self) -> str:
+        """The table as GitHub-flavoured Markdown, the best accuracies bold."""
+        rules = ["---" if heading in ("run", "status") else "---:" for heading in self.headings]
+        rows = [self.headings, rules]
+        for line, cells in zip(self.lines, self.cells(), strict=True):
+            texts = [f"`{cells[0]}`".replace("|", r"\|"), *(cell.strip() for cell in cells[1:])]
+            rows.append(self._marked(line, texts, "**{}**"))
+        return grid(rows) + "\n"
+
+    def latex(self) -> str:
+        """The table with booktabs' rules and a note below, the best accuracies bold."""
+        kinds = "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
+        rows = []
+        for line, cells in zip(self.lines, self.cells(), strict=True):
+            texts = [rf"\texttt{{{escaped(cells[0])}}}", *(escaped(cell.strip()) for cell in cells[1:])]
+            rows.append(latex.row(self._marked(line, texts, r"\textbf{{{}}}")))
+        data = " and ".join(sorted({line.row.dataset for line in self.lines}))
+        head = [latex.row([escaped(heading) for heading in self.headings])]
+        return latex.table(escaped(f"Runs on {data}."), "comparison", kinds, head, rows, [escaped(NOTE)])
+
+    def _marked(self, line: Line, texts: list[str], mark: str) -> list[str]:
+        skipped = len(texts) - len(self.columns)
+        numbers = zip(self.columns, texts[skipped:], strict=True)
+        return texts[:skipped] + [mark.format(t) if self.best(line, column) else t for column, t in numbers]
+
+    def csv(self) -> str:
+        """The table as CSV: unrounded numbers, deviations in separate columns, missing values empty."""
+        heads = [[c.csv, f"{c.csv}_std"] if c.spread else [c.csv] for c in self.columns]
+        rows: list[list[object]] = [
+            ["run", "seeds", *(["status"] if self.with_status else []), *(h for head in heads for h in head)]
+        ]
+        for line in self.lines:
+            values: list[float | None] = []
+            for column in self.columns:
+                number = line.numbers[column.key]
+                values.append(None if number is None else number.mean)
+                if column.spread:
+                    values.append(None if number is None else number.deviation)
+            first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
+            rows.append([*first, *("" if value is None else f"{value:.{DIGITS}g}" for value in values)])
+        return csv_text(rows)
+
+
+def _place(line: Line, sort: str) -> tuple[bool, float]:
+    if sort in ("name", "seeds"):
+        return False, -len(line.row.runs) if sort == "seeds" else 0.0
+    number = line.numbers[sort]
+    accuracy = any(column.key == sort and column.accuracy for column in ALL)
+    return number is None, 0.0 if number is None else -compared(number.mean) if accuracy else number.mean

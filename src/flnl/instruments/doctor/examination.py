@@ -1,0 +1,146 @@
+"""What ``flnl doctor`` prints, and whether all is well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from filelock import Timeout
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.console.cores import processor
+from flnl.console.terminal import cell, duration, print_line
+from flnl.core.errors import UserError, in_one_line
+from flnl.engine.placement import placement_for
+from flnl.instruments.doctor.agreement import TOLERANCE, Agreement, agreements
+from flnl.instruments.doctor.surroundings import Row, surroundings
+from flnl.instruments.doctor.timing import Setting, Timed, settings, timings
+from flnl.storage.paces import Pace, Paces
+
+
+def chosen(texts: Sequence[str]) -> list[Setting]:
+    """The settings to time: all, or those whose title contains one of ``texts`` in any case.
+
+    Raises:
+        UserError: if there is none.
+    """
+    known = settings()
+    wanted = [one for one in known if not texts or any(text.lower() in one.title.lower() for text in texts)]
+    if not wanted:
+        titles = ", ".join(dict.fromkeys(one.title for one in known))
+        raise UserError(f"--networks {' '.join(texts)}: no title contains this; there are {titles}")
+    return wanted
+
+
+def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
+    """Print everything; return whether all is well.
+
+    Raises:
+        UserError: if there is no such device.
+    """
+    cfg = compose.load([f"device={device}"])
+    check_config(cfg)
+    torch.set_num_threads(cfg.threads)
+    place = placement_for(device, 32).device
+    console = Console()
+    rows = list(surroundings(cfg, "cuda" if place.type == "cpu" else place.type))
+    console.print(_facts(rows))
+    good = not any(row.problem for row in rows)
+    if place.type != "cpu":
+        good = _compare(console, place.type) and good
+    if not quick:
+        good = _time(console, place, wanted, Path(cfg.cache).expanduser()) and good
+    return good
+
+
+def _facts(rows: Sequence[Row]) -> Table:
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        mark = "PROBLEM: " if row.problem else "note: " if row.note else ""
+        table.add_row(cell(row.name), cell(f"{mark}{row.value}"))
+    return table
+
+
+def _compare(console: Console, device: str) -> bool:
+    """Print the comparison with the CPU; return whether everything agrees."""
+    table = Table(title=f"{device} beside the CPU, double precision")
+    for title in ("method", "clients", "difference", "same bits again", "time", "CPU", ""):
+        table.add_column(title, justify="left" if title in ("method", "clients", "") else "right")
+    results: list[Agreement] = []
+    with _busy(console) as progress:
+        task = progress.add_task(f"comparing {device} with the CPU")
+        for one in agreements(device):
+            results.append(one)
+            progress.update(task, description=f"comparing {device} with the CPU: {one.method}, {one.way}")
+    for one in results:
+        measured = "", "", ""
+        if one.difference is not None:
+            measured = f"{one.difference:.1e}", "yes" if one.repeats else "NO", f"{one.seconds:.1f} s"
+        verdict = "agrees" if one.agrees else "FAILED" if one.failure else "WRONG"
+        table.add_row(one.method, one.way, *measured, f"{one.seconds_on_cpu:.1f} s", verdict)
+    console.print(table)
+    for one in results:
+        if one.failure:
+            print_line(f"{device}: {one.method} ({one.way}): {one.failure}")
+    wrong = [f"{one.method} ({one.way})" for one in results if not one.agrees and not one.failure]
+    if wrong:
+        print_line(f"{device} does not compute what the CPU computes (tolerance {TOLERANCE:g}): {', '.join(wrong)}")
+    return all(one.agrees for one in results)
+
+
+def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> bool:
+    """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
+    name = processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
+    threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if place.type == "cpu" else ""
+    table = Table(title=f"local training on {name}{threads}")
+    for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
+        table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")
+    print_line(f"timing {len(wanted)} networks; --quick leaves this out", to=sys.stderr)
+    timed: list[Timed] = []
+    lost = ""  # why the times were not kept
+    with _busy(console) as progress:
+        task = progress.add_task("timing")
+        for setting, one in zip(wanted, timings(place.type, name, wanted), strict=True):
+            timed.append(one)
+            if one.pace is not None and not lost:
+                lost = _kept(one.pace, cache)
+            progress.update(task, description=f"timing: {len(timed)} of {len(wanted)}, {setting.title}")
+    for one in timed:
+        if one.pace is None:
+            table.add_row(one.setting.title, str(one.batch), one.failure, "", "")
+            continue
+        how = "together" if one.stacked else "one by one"
+        rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
+        table.add_row(one.setting.title, str(one.batch), rate, duration(one.pace.seconds), how)
+    console.print(table)
+    for one in timed:
+        if one.error:
+            print_line(f"{one.setting.title}, batches of {one.batch}: {one.error}")
+    if lost:
+        print_line(f"PROBLEM: the times could not be kept for flnl tables plan: {lost}")
+    elif any(one.pace is not None for one in timed):
+        print_line("flnl tables plan estimates with these times what has not run here yet")
+    return not lost and not any(one.error for one in timed)
+
+
+def _kept(pace: Pace, cache: Path) -> str:
+    """Keep a pace, so that it is not lost if the doctor is stopped; return why that was not possible, else nothing."""
+    try:
+        Paces.add(cache, [pace])
+    except (OSError, Timeout) as error:
+        return in_one_line(error)
+    return ""
+
+
+def _busy(console: Console) -> Progress:
+    error = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=error, transient=True, disable=not error.is_terminal)

@@ -1,0 +1,55 @@
+"""What a run of each row of a table costs, beside its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from flnl.instruments.compare.costs import COSTS, Cost
+from flnl.instruments.tables.render.evidence import Evidence
+from flnl.instruments.tables.render.sheet import DASH
+from flnl.instruments.tables.results import Filled
+
+HEADING = "What a run costs, mean over the finished runs of a row"
+NEW = ("training_passes", "cpu_time_s", "peak_memory")
+"""Records of early versions have none of these: of them there is no table."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The table of costs."""
+
+    headings: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]  # label and texts
+
+
+def costs(filled: Filled, evidence: Evidence) -> Costs | None:
+    """The mean costs of each row's runs, a dash where no record has one; None if no record has more than a time."""
+    records = [
+        [evidence.record(run.folder) for cell in cells for run in cell.runs if run.state == "finished"]
+        for cells in filled.cells
+    ]
+    known = [cost for cost in COSTS if any(_has(cost, record) for of_row in records for record in of_row)]
+    if not any(cost.recorded in NEW for cost in known):
+        return None
+    rows = [
+        (row.label, [_mean(cost, of_row) for cost in known])
+        for row, of_row in zip(filled.table.rows, records, strict=True)
+    ]
+    return Costs([cost.heading for cost in known], rows)
+
+
+def _has(cost: Cost, record: Mapping[str, Any]) -> bool:
+    value = record.get(cost.recorded)
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _mean(cost: Cost, records: Sequence[Mapping[str, Any]]) -> str:
+    values = [cost.factor * record[cost.recorded] for record in records if _has(cost, record)]
+    if not values:
+        return DASH
+    mean = fmean(values)
+    return f"{mean:,.0f}" if mean >= 100 or mean.is_integer() else f"{mean:.1f}"

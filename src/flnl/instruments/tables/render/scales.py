@@ -1,0 +1,139 @@
+"""How well our order of the methods agrees with the papers', at several scales side by side, as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from flnl.console.markdown import grid
+from flnl.instruments.tables.render.agreement import Agreement, agreements
+from flnl.instruments.tables.render.markdown import escaped
+from flnl.instruments.tables.render.phrases import coefficient, decimals
+from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
+from flnl.instruments.tables.results import Filled
+
+TITLE = "# How our order of the methods agrees with the papers'"
+OTHER = (
+    "**Our numbers are `{metric}` of the tables' runs, whatever the table reports; the papers' are as printed** "
+    "(`flnl tables agree metric={metric}`)."
+)
+HIGH = 0.8
+"""A coefficient from which on orders count as agreeing."""
+ABOUT = (
+    "Made of the tables in the folders beside this page, by `flnl tables agree`. A setting is a column of a table of "
+    "accuracies that is no ablation. In each, Spearman's rank correlation compares our order of the methods with the "
+    "paper's, over the methods that have a number here and in the paper, without centralised references. For the "
+    "ranks, columns in which most methods have the same runs are one setting. Of random orders of seven methods, 19 "
+    "of 20 are below 0.71."
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A folder of rendered tables, of one paper."""
+
+    name: str  # of the folder
+    paper: str
+    tables: Sequence[Filled]
+
+    @property
+    def settings(self) -> Mapping[tuple[str, str], Agreement]:
+        """The agreement in every column of the paper, by the table's name and the paper's column."""
+        return {(filled.table.name, one.of): one for filled in self.tables for one in agreements(filled)}
+
+    @property
+    def coefficients(self) -> list[float]:
+        """Those that are defined, one for each set of runs and paper's column."""
+        return [one.coefficient for one in self.settings.values() if one.coefficient is not None]
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """The methods over all settings."""
+        return ranking(self.tables)
+
+
+def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> str:
+    """The page: a summary by paper and scale, then mean ranks and all settings of each paper.
+
+    Args:
+        folders: the tables of each folder, by its name beside the page. Tables of one's own and of other metrics than
+            accuracies are left out.
+        metric: what our numbers are, if not those of the tables.
+    """
+    names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
+    papers = {name: [one for one in _of_paper(name, folders) if one.settings] for name in names}
+    head = [f"{TITLE}, by {escaped(metric)}", OTHER.format(metric=metric)] if metric else [TITLE]
+    parts = [*head, ABOUT, _summary(papers)]
+    for name, rendered in papers.items():
+        if rendered:
+            parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_paper(paper: str, folders: Mapping[str, Sequence[Filled]]) -> Iterator[Rendered]:
+    for folder, tables in folders.items():
+        yield Rendered(folder, paper, [one for one in tables if one.table.paper == paper and is_ranked(one.table)])
+
+
+def _summary(papers: Mapping[str, Sequence[Rendered]]) -> str:
+    head = ["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more"]
+    rows = [[*head, "settings of ranks", "lowest mean rank, ours", "the paper's"]]
+    rows.append(["---", "---", "---:", "---:", "---:", "---:", "---", "---"])
+    for name, several in papers.items():
+        for one in several:
+            if found := one.coefficients:
+                link = f"[{escaped(one.name)}]({one.name}/README.md)"
+                high = sum(round(each, 2) >= HIGH for each in found)  # as it is shown
+                rows.append([escaped(name), link, str(len(found)), decimals(median(found)), str(high), *_firsts(one)])
+    return grid(rows)
+
+
+def _firsts(one: Rendered) -> tuple[str, str, str]:
+    """Over how many settings methods are ranked, and those of the lowest mean rank: of ours, of the paper's numbers."""
+    ranked = one.ranking
+    if ranked is None:
+        return "", "", ""
+    return str(len(ranked.settings)), _lowest(ranked.mean_ranks), _lowest(papers_mean_ranks(ranked) or {})
+
+
+def _lowest(ranks: Mapping[str, float]) -> str:
+    lowest = min(ranks.values(), default=0.0)
+    return ", ".join(escaped(method) for method, rank in ranks.items() if math.isclose(rank, lowest))
+
+
+def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
+    """A table of mean ranks for every scale; the paper's are over the settings that have run there."""
+    ranked = {one.name: found for one in several if (found := one.ranking) is not None}
+    if not ranked:
+        return
+    methods = dict.fromkeys(method for found in ranked.values() for method in found.mean_ranks)
+    rows = [["mean rank", *(f"{escaped(name)}, ours / the paper's" for name in ranked)]]
+    rows.append(["---", *("---:" for _ in ranked)])
+    rows += [[escaped(method), *(_both(found, method) for found in ranked.values())] for method in methods]
+    rows.append(["*settings*", *(str(len(found.settings)) for found in ranked.values())])
+    yield grid(rows)
+
+
+def _both(found: Ranking, method: str) -> str:
+    if method not in found.mean_ranks:
+        return ""
+    theirs = papers_mean_ranks(found)
+    return f"{found.mean_ranks[method]:.1f} / {f'{theirs[method]:.1f}' if theirs and method in theirs else ''}"
+
+
+def _settings(several: Sequence[Rendered]) -> str:
+    """Spearman's coefficient of every setting at every scale, with the number of methods."""
+    found = {one.name: one.settings for one in several}
+    keys = dict.fromkeys(key for of_scale in found.values() for key in of_scale)
+    numbers = {one.table.name: one.table.number for rendered in several for one in rendered.tables}
+    rows = [["Spearman (methods)", *map(escaped, found)], ["---", *("---:" for _ in found)]]
+    for name, column in keys:
+        cells = [_coefficient(of_scale.get((name, column))) for of_scale in found.values()]
+        rows.append([escaped(f"Table {numbers[name]}: {column}"), *cells])
+    return grid(rows)
+
+
+def _coefficient(one: Agreement | None) -> str:
+    return "" if one is None else f"{escaped(coefficient(one))} ({len(one.methods)})"

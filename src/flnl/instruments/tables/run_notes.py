@@ -1,0 +1,197 @@
+"""Notes below a table from the records of its finished runs: early ends, equal rows, what methods were given."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from flnl.config.registry import recorded_name
+from flnl.instruments.tables.plan import Place, Plan
+from flnl.instruments.tables.results import Filled
+
+FOLDER = "ImageFolder"
+"""The class of data sets that read a user's files."""
+CORRELATION = "quality_rank_correlation"
+"""Spearman's coefficient, in [-1, 1], of the clients' estimated quality and their true share of correct labels."""
+NOTHING_DONE = {"negative_signs": "in none of them was a client's sign negative"}
+"""Metrics that are 0 if a part of a method had no effect, with the note to print."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished run."""
+
+    folder: str  # its name
+    planned: int  # budget of local trainings
+    record: Mapping[str, Any]
+    last: Mapping[str, Any]  # the last evaluation; empty if there is none
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The closing metrics of its record."""
+        return self.record.get("metrics") or {}
+
+    @cached_property
+    def numbers(self) -> str:
+        """The closing metrics and the last evaluation as JSON, for exact comparison; empty without an evaluation."""
+        return json.dumps([self.metrics, self.last], sort_keys=True) if self.last else ""
+
+
+Rows = Mapping[
+    str, Sequence[tuple[Ended, ...]]
+]  # by label: the finished runs of each rendered column, in the order of seeds
+
+
+def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> Filled:
+    """A table of ``plan`` with notes on its runs and their noise; ``layout`` has its cells by the paper's columns."""
+    columns = [column.label for column in filled.columns]
+    rows = {
+        row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
+        for row, places in zip(filled.table.rows, layout, strict=True)
+    }
+    notes = (
+        *filled.notes,
+        *endings(rows),
+        *alike(columns, rows),
+        *estimates(rows),
+        *given(rows),
+        *helped(rows),
+        *sources(rows),
+    )
+    return replace(filled, notes=notes, noise=realised_noise(rows))
+
+
+def realised_noise(rows: Rows) -> tuple[str, ...]:
+    """Percent of wrong given labels in each column, the mean over seeds: it differs from the nominal rate.
+
+    If rows have different data, as centralized ones may, the smallest and the largest mean.
+    """
+    return tuple(_noise(cells) for cells in zip(*rows.values(), strict=True))
+
+
+def _noise(cells: Sequence[Sequence[Ended]]) -> str:
+    shares = [[run.metrics.get("noise_given") for run in cell] for cell in cells]
+    means = sorted(fmean(numbers) for cell in shares if (numbers := [x for x in cell if isinstance(x, int | float)]))
+    return _span([f"{100 * mean:.1f}" for mean in means]) if means else ""
+
+
+def _ended(plan: Plan, place: Place) -> Iterator[Ended]:
+    for run in place.runs:
+        if plan.state(run) == "finished" and not isinstance(written := plan.written(run), str):
+            yield Ended(run.identity.folder, run.identity.trainings, written.record, written.last("evaluation"))
+
+
+def endings(rows: Rows) -> list[str]:
+    """How many runs of each row trained less than their budget: methods may stop early, or train fewer clients."""
+    parts = []
+    for label, cells in rows.items():
+        runs = _once(cells)
+        counted = [(run.record.get("participations"), run.planned) for run in runs]
+        short = [(made, planned) for made, planned in counted if isinstance(made, int) and made < planned]
+        if short:
+            made, planned = (_span([str(n) for n in sorted(side)]) for side in zip(*short, strict=True))
+            parts.append(f"{len(short)} of {len(runs)} of “{label}” ({made} of {planned})")
+    return [f"Runs that ended with fewer local trainings than their budget: {', '.join(parts)}."] if parts else []
+
+
+def alike(columns: Sequence[str], rows: Rows) -> list[str]:
+    """The rows whose runs agree in every measurement: without a note, readers would suspect a mistake."""
+    equal: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
+    for j in range(len(columns)):
+        classes: dict[tuple[str, ...], list[str]] = {}
+        for label, cells in rows.items():
+            numbers = tuple(run.numbers for run in cells[j])
+            if numbers and all(numbers):
+                classes.setdefault(numbers, []).append(label)
+        for labels in classes.values():
+            if len(labels) > 1:
+                equal.setdefault(tuple(labels), []).append(j)
+    return [_agree(labels, where, columns, rows) for labels, where in equal.items()]
+
+
+def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], rows: Rows) -> str:
+    runs = [run for label in labels for j in where for run in rows[label][j]]
+    same = all(rows[label][j] == rows[labels[0]][j] for label in labels for j in where)
+    every = all(j in where for label in labels for j, cell in enumerate(rows[label]) if cell)
+    *others, last = (f"“{label}”" for label in labels)
+    sentence = f"{', '.join(others)} and {last} are " + (
+        "the same runs" if same else "different runs that agree to the last bit"
+    )
+    sentence += " in every column" if every else f" in {', '.join(columns[j] for j in where)}"
+    why = [] if same else [w for key, w in NOTHING_DONE.items() if all(run.metrics.get(key) == 0 for run in runs)]
+    return "; ".join([sentence, *why]) + "."
+
+
+def estimates(rows: Rows) -> list[str]:
+    """For rows that estimate client quality: the rank correlation of the estimates with the truth."""
+    spans: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        correlations = [number for run in _once(cells) if isinstance(number := run.metrics.get(CORRELATION), float)]
+        if correlations:
+            spans.setdefault(_span([f"{number:.2f}" for number in sorted(correlations)]).replace("-", "−"), []).append(
+                label
+            )
+    parts = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
+    head = "Rank correlation of clients' estimated with their true quality, 0 by chance"
+    return [f"{head}: {'; '.join(parts)}."] if parts else []
+
+
+def given(rows: Rows) -> list[str]:
+    """The rows whose methods were given the noise rate, with its origin: other methods do not have it."""
+    labels: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        origins = {
+            str(run.record.get("given_origin", "origin unknown")) for run in _once(cells) if run.record.get("given")
+        }
+        for origin in sorted(origins):
+            labels.setdefault(origin, []).append(f"“{label}”")
+    parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
+    return [f"Given the noise rate, which a real federation does not know: {'; '.join(parts)}."] if parts else []
+
+
+def helped(rows: Rows) -> list[str]:
+    """The rows whose methods were given clean samples, which the server of other methods does not use."""
+    numbers: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        for number in sorted({int(run.record.get("clean_samples") or 0) for run in _once(cells)} - {0}):
+            numbers.setdefault(f"{number:,}", []).append(f"“{label}”")
+    parts = [f"{number} to {', '.join(labels)}" for number, labels in numbers.items()]
+    return [
+        f"Given clean samples of the test set, on which no model of the table is tested: {'; '.join(parts)}."
+    ] * bool(parts)
+
+
+def sources(rows: Rows) -> list[str]:
+    """How many runs used data other than the published files, and which, according to their records."""
+    runs = _once([cell for cells in rows.values() for cell in cells])
+    unverified: Counter[tuple[str, str]] = Counter()
+    folders: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        data = run.record.get("config", {}).get("dataset", {})
+        name = (str(data.get("name")), str(run.record.get("data") or ""))
+        if data.get("verify") is False:
+            unverified[name] += 1
+        if recorded_name(str(data.get("_target_"))) == FOLDER:
+            folders[name] += 1
+    files = "files that were not compared with the published ones (dataset.verify=false)"
+    return [
+        f"{number} of {len(runs)} runs took {name} from {origin}: images that went through JPEG, for one, are not "
+        f"the published ones.{f' The digest of these data is {digest}.' if digest else ''}"
+        for times, origin in ((unverified, files), (folders, "a folder of images"))
+        for (name, digest), number in sorted(times.items())
+    ]
+
+
+def _once(cells: Sequence[Sequence[Ended]]) -> list[Ended]:
+    """The distinct runs of ``cells``."""
+    return list({run.folder: run for cell in cells for run in cell}.values())
+
+
+def _span(texts: Sequence[str]) -> str:
+    """``first to last``, or the text itself if both are equal."""
+    return " to ".join(dict.fromkeys((texts[0], texts[-1])))

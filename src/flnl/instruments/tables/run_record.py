@@ -1,0 +1,330 @@
+"""The record of a run: its folder, and the line of ``runs.jsonl`` that has what tables read, for readers without it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from flnl.core.errors import UserError
+from flnl.core.special import refuse_special
+from flnl.instruments.compare.runs import shown
+from flnl.record import lines
+from flnl.record.lines import METRICS, DamagedLinesError
+from flnl.storage.closing import contradiction
+from flnl.storage.input_file import parse_json
+from flnl.storage.output_file import write_output
+from flnl.storage.records import RESULT, read_record
+
+RUNS = "runs.jsonl"
+"""Beside rendered tables: a line for each run behind them, in the order of keys."""
+SINGLE = "runs"
+"""A folder of files named after a run, one line's record each: what earlier versions wrote in place of ``RUNS``."""
+SHA256 = "sha256"
+"""The last field of a line, of what stands before it."""
+LOCK = ".runs.lock"
+NAME = re.compile("[0-9a-f]{16}")
+"""What a run's folder is called, and what rendered tables call the run."""
+REFERENCE = re.compile(r'""(?:runs/)?([\w-]+)(?:\.json)?""')
+"""The name of a run in a rendered CSV file; earlier versions wrote the path of its own file."""
+
+KEPT = (
+    "key",
+    "status",
+    "data",
+    "federation",
+    "contents",
+    "given",
+    "given_origin",
+    "clean_samples",
+    "commit",
+    "versions",
+    "machine",
+    "device",
+    "executor",
+    "threads",
+    "started",
+    "wall_time_s",
+    "rounds",
+    "acts_from",
+    "participations",
+    "bytes",
+    "training_passes",
+    "forward_passes",
+    "optimizer_steps",
+    "cpu_time_s",
+    "peak_memory",
+    "peak_gpu_memory",
+    "left_out",
+    "metrics",
+    "earlier",
+)
+"""What a line has of ``result.json``; command and commit determine the configuration."""
+OTHERWISE = ("commit", "versions", "machine", "device", "executor", "threads")
+"""The keys of a process that computed a part of a run, as far as they may differ from the last one's."""
+CURVE = ("round", "participations", "accuracy")
+"""The numbers of an evaluation that a line has, for all evaluations."""
+
+PARTS: Mapping[str, Any] = {
+    "metrics": Mapping,
+    "config": Mapping,
+    "versions": Mapping,
+    "wall_time_s": int | float,
+    "participations": int | float,
+}
+"""The expected types of the parts of ``result.json`` that tables read."""
+NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
+"""The numbers that a line of ``metrics.jsonl`` must have, by its kind."""
+
+REPEAT = "remove the folder and run the table again"
+REPAIR = "restore it from where it is from, or remove it"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a finished run has written: its record, and lines of its ``metrics.jsonl`` in order.
+
+    From the run's folder these are ``result.json`` and all lines; from ``runs.jsonl`` the run's line there, and a line
+    for every evaluation with one for its round.
+    """
+
+    record: Row
+    rows: Sequence[Row]
+
+    @property
+    def metrics(self) -> Row:
+        """The closing numbers."""
+        metrics: Row = self.record["metrics"]
+        return metrics
+
+    @property
+    def evaluations(self) -> list[Row]:
+        """The evaluations: each has ``accuracy`` in [0, 1] and the client ``participations`` until then."""
+        return [row for row in self.rows if row["kind"] == "evaluation"]
+
+    def last(self, kind: str) -> Row:
+        """The last line of a kind, ``evaluation`` or ``round``; empty if there is none."""
+        return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
+
+
+# ------------------------------------------------------------------------------------------------------ a run's folder
+
+
+def record(folder: Path) -> dict[str, Any] | None:
+    """A run's ``result.json`` without parts of a wrong type; None if the file does not exist.
+
+    Raises:
+        UserError: if the file exists but is not the record of a run.
+    """
+    contents = read_record(folder)
+    if contents is None:
+        if (folder / RESULT).exists():
+            raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
+        return None
+    return {name: part for name, part in contents.items() if isinstance(part, PARTS.get(name, object))}
+
+
+def read(folder: Path) -> Written:
+    """Read the files of a finished run, and check all of them before using any number.
+
+    Raises:
+        UserError: if any of them is damaged: the remaining lines could give a wrong number.
+    """
+    result = record(folder)
+    if result is None or "metrics" not in result:
+        raise _damaged(folder, f"{RESULT} has no metrics")
+    try:
+        (folder / METRICS).stat()
+        text = lines.read(folder, METRICS, result).decode()
+    except DamagedLinesError as error:
+        raise UserError(f"{error}; {REPEAT}") from None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        row = _row(line)
+        if row is None:
+            raise _damaged(folder, f"line {number} of {METRICS} is damaged")
+        rows.append(row)
+    try:
+        lines.check_closing(folder, result, rows)
+    except DamagedLinesError as error:
+        raise UserError(f"{error}; {REPEAT}") from None
+    return Written(result, rows)
+
+
+def _row(line: str) -> Row | None:
+    """Parse a line of ``metrics.jsonl``; None if it is not as a run writes it."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        return None
+    return row if all(isinstance(row.get(key), int | float) for key in NUMBERS.get(row["kind"], ())) else None
+
+
+def _damaged(folder: Path, what: str) -> UserError:
+    return UserError(f"{shown(folder)}: {what}; {REPEAT}")
+
+
+# ---------------------------------------------------------------------------------------------------------- runs.jsonl
+
+
+def line(folder: Path, command: str, seed: int, written: Written) -> str:
+    """A run's line of ``runs.jsonl``, numbers unrounded: every value that a cell can show.
+
+    ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage,
+    ``earlier`` the processes before the last of a run that was resumed.
+    """
+    kept = {key: written.record[key] for key in KEPT if key in written.record}
+    if earlier := kept.pop("earlier", None):
+        kept["earlier"] = [
+            {
+                "rounds": one.get("rounds"),
+                **{key: one[key] for key in OTHERWISE if one.get(key, kept.get(key)) != kept.get(key)},
+            }
+            for one in earlier
+        ]
+    last = {
+        kind: {key: value for key, value in written.last(kind).items() if isinstance(value, int | float)}
+        for kind in ("evaluation", "round")
+    }
+    stages: dict[str, dict[str, list[float]]] = {}
+    for row in written.evaluations:
+        columns = stages.setdefault(str(row.get("stage")), {key: [] for key in CURVE})
+        for key in CURVE:
+            columns[key].append(row[key])
+    about = {"key": kept["key"], "command": command, "seed": seed, "folder": shown(folder)}
+    return signed({**about, **kept, **last, "evaluations": stages})
+
+
+def names(records: str) -> list[str]:
+    """The names of runs in a CSV file's field ``records``, where earlier versions wrote the path of each run's file.
+
+    Raises:
+        ValueError, TypeError: if it is no list of texts.
+    """
+    return [Path(one).stem for one in parse_json(records)]
+
+
+def load(place: Path) -> dict[str, Written]:
+    """The runs in a file, or those of a folder: in its ``runs.jsonl``, or one a file as earlier versions wrote them.
+
+    Returns:
+        Each run by the name of its folder.
+
+    Raises:
+        UserError: if a line is damaged, its closing numbers are not those of its evaluations, or two are of one run.
+    """
+    file = place / RUNS if place.is_dir() else place
+    singles = [*_singles(place), *_singles(place / SINGLE)]
+    found = dict(_parsed(_bytes(single), str(single), signed=False) for single in singles)
+    numbers: dict[str, int] = {}
+    for number, text in enumerate(_bytes(file).splitlines() if file.exists() else (), 1):
+        where = f"line {number} of {file}"
+        name, run = _parsed(text, where, signed=True)
+        if numbers.setdefault(name, number) != number and run != found[name]:
+            raise UserError(f"{where} is of the same run as line {numbers[name]}; remove one of them")
+        found[name] = run
+    return found
+
+
+def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
+    """Put lines into ``runs.jsonl`` of a folder of tables, by the names of runs; several processes may do so at a time.
+
+    Args:
+        out: the folder.
+        new: the lines.
+        tidy: whether to remove the runs that no table in the folder refers to, and files of earlier versions.
+
+    Raises:
+        UserError: if what is there is damaged, or a new line is.
+        OSError: if the file cannot be written.
+    """
+    runs = dict(_parsed(_encoded(text), f"the record of {name}", signed=True) for name, text in new.items())
+    with FileLock(out / LOCK):
+        held = load(out) | runs
+        if tidy:
+            tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
+            held = {name: held[name] for name in held.keys() & set(REFERENCE.findall(tables))}
+        ordered = sorted(held.items(), key=lambda item: (item[1].record["key"], item[0]))
+        data = b"".join(_encoded(signed(run.record)) + b"\n" for _, run in ordered)
+        if not (out / RUNS).exists() or (out / RUNS).read_bytes() != data:
+            write_output(out / RUNS, data)
+        if tidy:
+            for file in _singles(out / SINGLE):
+                file.unlink()
+            with suppress(OSError):  # it has other files, or there is none
+                (out / SINGLE).rmdir()
+
+
+def _singles(folder: Path) -> list[Path]:
+    """The files of one run each in a folder."""
+    return [file for file in sorted(folder.glob("*.json")) if NAME.fullmatch(file.stem)]
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        refuse_special(file)
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror or error})") from None
+
+
+def signed(record: Row) -> str:
+    """The text of a line."""
+    return json.dumps({**record, SHA256: _sha256(record)}, ensure_ascii=False)
+
+
+def _sha256(record: Row) -> str:
+    return hashlib.sha256(_encoded(json.dumps(record, ensure_ascii=False))).hexdigest()
+
+
+def _encoded(text: str) -> bytes:
+    """Bytes of a command line that are no text become escapes, which JSON reads as what they were."""
+    return text.encode(errors="backslashreplace")
+
+
+def _parsed(text: bytes, where: str, *, signed: bool) -> tuple[str, Written]:
+    """A line's run, and the name of its folder."""
+    try:
+        held = parse_json(text)
+        sha256 = held.pop(SHA256, None)
+        if signed and sha256 != _sha256(held):
+            raise UserError(f"{where} is not as it was written, its sha256 is of another text; {REPAIR}")
+        rows = [*_rows(held)]
+        texts = (held[key] for key in ("key", "status", "folder"))
+        numbers = (row[key] for row in rows for key in CURVE if key in row)
+        if not (rows and isinstance(held["metrics"], dict) and all(isinstance(text, str) for text in texts)):
+            raise TypeError
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{where} is damaged; {REPAIR}") from None
+    if (fault := contradiction(held, rows)) is not None:
+        raise UserError(f"{where} is damaged: {fault}; {REPAIR}")
+    return Path(held["folder"]).name, Written(held, rows)
+
+
+def _rows(record: Row) -> Iterator[Row]:
+    """The lines of ``metrics.jsonl`` that a record has: of every evaluation, with one for its round."""
+    evaluations = [
+        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
+        for stage, columns in record["evaluations"].items()
+        for row in zip(*(columns[key] for key in CURVE), strict=True)
+    ]
+    last = len(evaluations) - 1
+    for i, row in enumerate(evaluations):
+        place = {key: value for key, value in row.items() if key != "accuracy"}
+        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
+        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}

@@ -1,0 +1,201 @@
+"""The runs of tuning, each in a folder named by its key, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+
+from hydra.errors import HydraException
+
+from flnl.config import compose, explain
+from flnl.config.check import check_config
+from flnl.config.identity import placed_key, run_key
+from flnl.config.override_text import without
+from flnl.console.shell import joined
+from flnl.core.errors import UserError
+from flnl.instruments.tune.scores import HELD_OUT, MEASURES, RESULT, VALIDATION, score
+from flnl.instruments.tune.space import Space
+from flnl.record.tuned import Reported, Study, Trial, Values, overrides_of
+from flnl.storage.records import TUNING, read_record
+from flnl.storage.trace import Trace
+from flnl.sweep import listed
+from flnl.sweep.listed import ListedRun, ListedSweep
+from flnl.sweep.moved import Moved
+
+QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
+"""Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
+
+
+class TuneSweep(ListedSweep):
+    """The account of the runs that ``flnl tune`` needs."""
+
+    command = ("flnl", "tune")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of combinations under every seed, and their scores. A run that has finished is not run again."""
+
+    seeds: Sequence[int]
+    measure: str
+    launching: Sequence[str]  # how runs are launched
+    root: Path = TUNING
+    sweep: type[ListedSweep] = TuneSweep  # which knows the command
+    own: Sequence[str] = ()  # what adds folders of the user's to the search path
+    _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _moved(self) -> Moved:
+        return Moved(self.root)
+
+    def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
+        """The trials of all combinations of each space.
+
+        Args:
+            spaces: one for each study.
+            margin: None runs all in one sweep. Else there is a sweep for each seed, with the combinations of a study
+                whose mean score so far is less than this behind the best; if all of them fail, those that were
+                dropped come back.
+
+        Raises:
+            UserError: if a combination makes no run, or the launcher broke down.
+        """
+        grids = [list(space.grid()) for space in spaces]
+        trials: list[dict[int, Trial]] = [{} for _ in spaces]
+        live: list[Sequence[int]] = [range(len(grid)) for grid in grids]
+        steps = [self.seeds] if margin is None else [self.seeds[:count] for count in range(1, len(self.seeds) + 1)]
+        while any(live):
+            seeds, *steps = steps or [self.seeds]
+            wanted = [(space.fixed, grid[k]) for space, grid, on in zip(spaces, grids, live, strict=True) for k in on]
+            self._launch(wanted, seeds)
+            for space, grid, on, of_space in zip(spaces, grids, live, trials, strict=True):
+                of_space |= {k: self._trial(space.fixed, grid[k], seeds) for k in on}
+            if margin is None:
+                break
+            live = [
+                _next(of_space, on, margin, last=not steps) if on else []
+                for on, of_space in zip(live, trials, strict=True)
+            ]
+        return [[of_space[k] for k in sorted(of_space)] for of_space in trials]
+
+    def trials(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
+        """Each combination's trial.
+
+        Raises:
+            UserError: if a combination makes no run, or the launcher broke down.
+        """
+        self._launch([(fixed, values) for values in combinations], self.seeds)
+        return [self._trial(fixed, values, self.seeds) for values in combinations]
+
+    def reported(self, studies: Sequence[Study], seeds: Sequence[int]) -> list[Study]:
+        """The studies with the results of what they chose under ``seeds``, with no samples held out for the measure.
+
+        Raises:
+            UserError: if the launcher broke down.
+        """
+        wanted = {
+            number: {seed: self._run(final(study.fixed, self.measure), study.chosen.values, seed) for seed in seeds}
+            for number, study in enumerate(studies)
+            if study.chosen is not None
+        }
+        self._complete([run for of_study in wanted.values() for run in of_study.values()], RESULT)
+        return [
+            replace(study, reported=self._reported(wanted[number])) if number in wanted else study
+            for number, study in enumerate(studies)
+        ]
+
+    def _launch(self, combinations: Sequence[tuple[Sequence[str], Values]], seeds: Sequence[int]) -> None:
+        """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares."""
+        wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in seeds]
+        self._complete(wanted, self.measure)
+
+    def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
+        folders = {seed: self.root / run.folder for seed, run in runs.items()}
+        scores = {
+            measure: {seed: score(folder, measure) for seed, folder in folders.items()}
+            for measure in MEASURES
+            if measure != VALIDATION
+        }
+        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
+
+    def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
+        missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
+        self._check_data([run for run in wanted if run.folder not in missing])
+        if not listed.launch(list(missing.values()), self.root, self.launching, self.sweep):
+            raise UserError("the launcher ended before its runs did; the same command goes on with them")
+        self._checked.update(run.folder for run in wanted)
+
+    def _check_data(self, finished: Sequence[ListedRun]) -> None:
+        """Check that finished runs are of the data that the files hold now; each is checked once.
+
+        Raises:
+            UserError: naming those that are not.
+        """
+        from flnl.run.reuse import Reuse  # torch takes seconds to import
+
+        reuse, stale = Reuse(), {}
+        for run in finished:
+            folder = self.root / run.folder
+            record = None if run.folder in self._checked else read_record(folder)
+            if record is not None and (why := reuse.changed(compose.load(run.overrides), folder, record)):
+                stale[str(folder)] = why
+        if stale:
+            raise UserError(
+                f"{len(stale)} of the runs are finished, of another federation than the one drawn now: "
+                f"{next(iter(stale.values()))}; to run them again: {joined(['rm', '-r', *stale])}"
+            )
+
+    def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
+        folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}
+        scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
+        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
+
+    def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
+        overrides = (*fixed, *overrides_of(values), f"seed={seed}")
+        all_of_them = (*self.own, *overrides)
+        key, placed = _keys(all_of_them)
+        folder = self._moved.folder(placed[:16], key, all_of_them)
+        return ListedRun(" ".join(overrides), folder, [*QUIET, *all_of_them])
+
+
+def final(overrides: Sequence[str], measure: str) -> list[str]:
+    """The overrides of a final run: without the share of samples that is held out for ``--measure validation``."""
+    return without(overrides, HELD_OUT) if measure == VALIDATION else list(overrides)
+
+
+def _traces(folders: Mapping[int, Path]) -> dict[int, Trace]:
+    """The traces of the finished runs among those in ``folders``, by seed."""
+    records = {seed: read_record(folder) for seed, folder in folders.items()}
+    return {seed: Trace.of(one) for seed, one in records.items() if one is not None and one.get("status") == "finished"}
+
+
+def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:
+    """The trials that go on, after those in ``ran`` have run under one seed more, or under the ``last`` one."""
+    means = {k: trial.mean for k, trial in trials.items() if trial.mean is not None}
+    going = [k for k in ran if k in means]
+    if last and going:
+        return []
+    candidates = going or [*means]  # all that ran have failed: those that were dropped come back
+    best = max((means[k] for k in candidates), default=0.0)
+    return [k for k in candidates if means[k] > best - margin]
+
+
+@cache
+def _keys(overrides: tuple[str, ...]) -> tuple[str, str]:
+    """The key of the run, and the one that names its folder.
+
+    Raises:
+        UserError: if it could only fail.
+    """
+    from flnl.run.opening import method_of  # torch takes seconds to import
+
+    try:
+        composed = compose.load(overrides)
+        check_config(composed)
+        method_of(composed, overrides)
+    except HydraException as error:
+        raise UserError(explain.explain(error, overrides)) from None
+    plain = compose.resolved(composed)
+    return run_key(plain), placed_key(plain)

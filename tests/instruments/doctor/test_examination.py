@@ -1,0 +1,244 @@
+"""``flnl doctor``: what it says of a machine, what it times, and what the tables make of it."""
+
+import math
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import FileLock
+
+from flnl.commands import doctor as doctor
+from flnl.config import compose
+from flnl.console import cores
+from flnl.core.errors import UserError
+from flnl.instruments.doctor import agreement, surroundings, timing
+from flnl.instruments.tables.request import parse
+from flnl.run.budget import dataset_name, model_name
+from flnl.run.record import environment
+from flnl.storage import paces
+from flnl.storage.paces import Pace, Paces
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLNL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLNL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(timing, "LONG_ENOUGH", 0.0)
+
+
+def test_it_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    for name in ("MNIST/raw/images", "SVHN/.lock", "cache/.hidden/file"):
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "data" / "own").mkdir()
+    (tmp_path / "data" / "own" / "train").symlink_to(tmp_path)
+    rows = {row.name: row for row in surroundings.surroundings(compose.load([])) if row.name != "data"}
+    assert rows["cache"].value.startswith(f"{tmp_path / 'cache'}: ")
+    assert rows["W&B"].value == "disabled"
+    assert "torch " in rows["packages"].value
+    data = [row.value for row in surroundings.surroundings(compose.load([])) if row.name == "data"]
+    assert any(
+        value == f"{tmp_path / 'data'}, for cifar10, cifar100, fashion_mnist, mnist, svhn: MNIST, own" for value in data
+    )
+    assert any(value.endswith("for clothing1m: nothing there yet") for value in data)
+
+
+@pytest.mark.parametrize(
+    ("system", "told", "name"),
+    [
+        ("linux", "processor\t: 0\nmodel name\t: Xeon: 8481C\nprocessor\t: 1\nmodel name\t: other\n", "Xeon: 8481C"),
+        ("linux", "processor\t: 0\nCPU implementer\t: 0x41\n", "by Python"),  # ARM
+        ("linux", None, "by Python"),
+        ("darwin", "Apple M2\n", "Apple M2"),
+        ("darwin", None, "by Python"),
+    ],
+)
+def test_the_processor_has_the_name_that_the_system_gives_it(
+    system: str, told: str | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ("sysctl" if system == "darwin" else "cpuinfo")
+    if told is not None:
+        file.write_text(f"#!/bin/sh\n[ $2 = machdep.cpu.brand_string ] && echo {told}" if system == "darwin" else told)
+        file.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "processor", lambda: "by Python")
+    assert cores.processor.__wrapped__() == name
+
+
+def test_the_machine_names_its_processor_as_paces_and_records_do() -> None:
+    rows = {row.name: row.value for row in surroundings.surroundings(compose.load([]))}
+    assert rows["machine"] == environment()["machine"]
+    assert f", {cores.processor()}, " in rows["machine"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flnl doctor", "--quick", "--device", "cpu"])
+    doctor.main()
+    assert "PROBLEM" not in capsys.readouterr().out
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SystemExit) as left:
+        doctor.main()
+    assert left.value.code == 1
+    assert "PROBLEM: outputs: cannot be written" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_reached_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's refusals are rows, not the end of the doctor."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COLUMNS", "1000")
+    for name, value, problem in (
+        ("FLNL_CACHE", tmp_path / "file" / "cache", f"{tmp_path / 'file'} is not a folder"),
+        ("FLNL_DATA", tmp_path / "file", "mnist, svhn: cannot be read (Not a directory)"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, str(value))
+            with pytest.raises(SystemExit) as left:
+                doctor.command(["--quick", "--device", "cpu"])
+        assert left.value.code == 1
+        assert problem in capsys.readouterr().out
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.disk_usage", refused)
+    rows = [row for row in surroundings.surroundings(compose.load([])) if row.name == "cache"]
+    assert [(row.problem, row.value) for row in rows] == [
+        (True, f"{tmp_path / 'cache'}: cannot be reached (Permission denied)")
+    ]
+
+
+def test_times_that_cannot_be_kept_are_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the folder is none, or another doctor holds the file."""
+    monkeypatch.setattr(paces, "SECONDS", 0.0)
+    (tmp_path / "file").touch()
+    (tmp_path / "held").mkdir()
+    with FileLock(tmp_path / "held" / paces.LOCK):
+        for folder in ("file", "held"):
+            monkeypatch.setenv("FLNL_CACHE", str(tmp_path / folder))
+            with pytest.raises(SystemExit) as left:
+                doctor.command(["--device", "cpu", "--networks", "lenet"])
+            assert left.value.code == 1
+            out = capsys.readouterr().out
+            assert "images a second" in out
+            assert "PROBLEM: the times could not be kept for flnl tables plan: " in out
+
+
+def test_a_doctor_that_is_stopped_has_kept_what_it_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = timing._seconds_of_an_image
+
+    def stopped(setting: timing.Setting, *more: Any) -> Any:
+        if "VGG" in setting.title:
+            raise KeyboardInterrupt
+        return original(setting, *more)
+
+    monkeypatch.setattr(timing, "_seconds_of_an_image", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
+    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["LeNet5(batch_norm=False)"]
+
+
+def test_models_with_a_nan_differ() -> None:
+    """The largest of a number and NaN is the number in Python."""
+    one, nan = {"w": torch.ones(2)}, {"w": torch.tensor([1.0, torch.nan])}
+    assert agreement.difference(one, one) == 0.0
+    assert (
+        agreement.difference(one, nan) == agreement.difference(nan, one) == agreement.difference(nan, nan) == math.inf
+    )
+
+
+def test_what_it_times_is_kept_and_replaces_what_it_timed_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Pace("cifar10", "LeNet5(batch_norm=False)", 10, "another processor", False, 3.0)
+    Paces((other,)).save(tmp_path / "cache")
+    for _ in range(2):
+        doctor.command(["--device", "cpu", "--networks", "lenet"])
+    assert "LeNet-5" in capsys.readouterr().out
+    kept = Paces.load(tmp_path / "cache").values
+    assert kept[0] == other
+    assert [(pace.dataset, pace.model, pace.batch, pace.gpu) for pace in kept[1:]] == [
+        ("cifar10", "LeNet5(batch_norm=False)", 10, False)
+    ]
+    assert kept[1].seconds > 0
+
+
+def test_a_damaged_file_of_paces_is_as_none(tmp_path: Path) -> None:
+    for text in ("", "{}", '{"format": 99, "paces": []}', '{"format": 1, "paces": [{"seconds": 1}]}'):
+        (tmp_path / "paces.json").write_text(text)
+        assert Paces.load(tmp_path) == Paces()
+
+
+def test_a_network_that_does_not_fit_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(timing, "_round", full)
+    doctor.command(["--device", "cpu", "--networks", "lenet"])
+    assert "does not fit" in capsys.readouterr().out
+    assert Paces.load(tmp_path / "cache") == Paces()
+
+
+def test_a_network_that_fails_does_not_keep_the_others_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(setting: timing.Setting, *more: Any) -> Any:
+        if "LeNet" in setting.title:
+            raise RuntimeError("no kernel image is available\nsecond line")
+        return 1e-3, False
+
+    monkeypatch.setattr(timing, "_seconds_of_an_image", failing)
+    with pytest.raises(SystemExit) as left:
+        doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
+    assert left.value.code == 1
+    out = capsys.readouterr().out
+    assert "LeNet-5 on CIFAR-10, batches of 10: RuntimeError: no kernel image is available\n" in out
+    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["VGG11(dropout=0.5)"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--networks", "alexnet"], "alexnet: no title contains this; there are LeNet-5 on CIFAR-10"),
+        (["--device", "tpu"], "device=tpu: must be auto, cpu, cuda"),
+        (["--device", "cuda"], "device=cuda, but torch finds no GPU here"),
+        (["now"], "unrecognized arguments: now; see flnl doctor --help"),
+    ],
+)
+def test_mistakes_are_refused(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match=message):
+        doctor.command(arguments)
+
+
+@pytest.mark.slow
+def test_every_network_of_the_tables_at_the_papers_scale_is_timed() -> None:
+    """Else ``flnl tables plan scale=paper`` could not say what it costs."""
+    plan = parse(["plan", "scale=paper", "seeds=1"]).plan
+    needed = {(run.identity.dataset, run.identity.model, run.identity.batch) for run in plan.runs.values()}
+    timed = set()
+    for setting in timing.settings():
+        plain = setting.plain
+        timed.add((dataset_name(plain["dataset"]), model_name(plain["model"]), plain["train"]["batch_size"]))
+    assert timed == needed
+
+
+def test_networks_to_time_are_refused_where_none_are_timed() -> None:
+    with pytest.raises(UserError, match="--quick times no networks"):
+        doctor.command(["--quick", "--networks", "LeNet"])
