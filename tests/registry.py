@@ -29,6 +29,30 @@ REGISTRY: tuple[Entry, ...] = (
         ("method=median", "method.aggregator.weights=samples", "partition=fedcorr", *NORMED, *ONE_STAGE),
         fedavg(rest="Median(samples), Replace"),
     ),
+    Entry("trimmed_mean", ("method=trimmed_mean", *ONE_STAGE), fedavg(rest="TrimmedMean, Replace")),
+    Entry("krum", ("method=krum", *ONE_STAGE), fedavg(rest="Krum(uniform), Replace")),
+    Entry(
+        "multi_krum_with_batch_norm",
+        ("method=multi_krum", "method.aggregator.weights=samples", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        fedavg(rest="Krum(samples), Replace"),
+    ),
+    Entry("rfa", ("method=rfa", *ONE_STAGE), fedavg(rest="GeometricMedian(samples), Replace")),
+    Entry(
+        "rfa_by_tensor_with_batch_norm",
+        (
+            *("method=rfa", "method.aggregator.over=tensor", "method.aggregator.start=median"),
+            *("method.aggregator.iterations=10", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        ),
+        fedavg(rest="GeometricMedian(samples), Replace"),
+    ),
+    Entry("fedavgm", ("method=fedavgm", *ONE_STAGE), fedavg(rest="Mean(samples), Momentum")),
+    Entry("fedadam", ("method=fedadam", *ONE_STAGE), fedavg(rest="Mean(samples), Adaptive")),
+    Entry(
+        "fedyogi_of_the_median_with_batch_norm",
+        ("method=fedyogi", "method/aggregator=median", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        fedavg(rest="Median(uniform), Adaptive"),
+    ),
+    Entry("fedadagrad", ("method=fedadagrad", *ONE_STAGE), fedavg(rest="Mean(samples), Adaptive")),
     Entry(
         "power_of_choice",
         ("method=power_of_choice", "fraction=0.4", "method.candidates=6", *ONE_STAGE),

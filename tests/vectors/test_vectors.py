@@ -5,26 +5,35 @@ from pathlib import Path
 import pytest
 
 from tests.toys import VECTORS as SEED
-from tests.vectors.vectors import FEDERATED, LABEL_NOISE, MORE, entries
+from tests.vectors.vectors import FEDERATED, FIELD, LABEL_NOISE, MORE, entries
 
 TEXT = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py") if file != Path(__file__))
 NOT_HERE = {
     SEED.name: {"data.cifar_n"},
     FEDERATED: {
         *("fedavg.state_dict", "bn.pooled_variance", "fedprox.penalty", "fedprox.WRONG_variants", "fedprox.sgd_step"),
-        *("scaffold.sgd_steps", "scaffold.client", "fedexp.eta", "fedexp.bn_negative_variance", "fedexp.FNBENCH_BUG"),
-        *("trimmed_mean", "trimmed_mean.k0", "trimmed_mean.FNBENCH_not_trimmed", "krum", "multikrum"),
-        *("krum.FNBENCH_BUG", "krum.counters", "rfa.uniform", "rfa.whole_vector", "focus.weights", "fedelc.pencil"),
-        *("maskedoptim.loss", "fedelr.two_steps", "compose.metamorphic"),
+        *("scaffold.sgd_steps", "scaffold.client", "fedelc.pencil", "maskedoptim.loss", "fedelr.two_steps"),
+        "compose.metamorphic",
     },
     LABEL_NOISE: {
         *("ce_empty_batch", "dynboot_bmm", "dynboot_mdyr_h", "selfie_eps_meaning", "selfie_partial_history"),
         "fedcorr_double_softmax",
     },
     MORE: set[str](),
+    FIELD: {
+        *("fedopt.empty_round", "scaffold.two_rounds", "scaffold.option_I", "mae", "mae.paper_scale", "nce"),
+        *("focal.g0.5_exact", "nfl.g0.5", "nfl.g0.5_exact", "ngce.q0.7", "nmae_nrce", "nce_rce.c10", "nce_mae.c10"),
+        *("nce_mae.c100", "nfl_rce", "apl.symmetry", "nce.saturated", "nfl.saturated", "md_dyr_sh.T0.5"),
+        *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official", "cdr.two_steps", "cdr.paper_l1"),
+        *("cdr.floor_hazard", "clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
+        *("maskedoptim.merge", "maskedoptim.aggregate", "fnbench.group_rates", "fnbench.mixed_rates"),
+        *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
+        *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),
+        *("cosine.per_visit", "momentum.reset_gain"),
+    },
 }
 """By file: of methods that are not here, or shown otherwise."""
-COUNTS = {SEED.name: 63, FEDERATED: 45, LABEL_NOISE: 59, MORE: 4}
+COUNTS = {SEED.name: 63, FEDERATED: 45, LABEL_NOISE: 59, MORE: 4, FIELD: 58}
 
 
 @pytest.mark.parametrize("file", NOT_HERE)

@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).parent
 FEDERATED, LABEL_NOISE = "vectors_federated_baselines.json", "vectors_label_noise_baselines.json"
 MORE = "vectors_more_methods.json"
+FIELD = "vectors_field.json"
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,8 @@ def federated(name: str) -> Entry:
 def label_noise(name: str) -> Entry:
     """A vector of the losses against label noise."""
     return entries(LABEL_NOISE)[name]
+
+
+def field(name: str) -> Entry:
+    """A vector of server optimisers, further losses and peers' noise."""
+    return entries(FIELD)[name]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict, read_write
 
-UNNAMED = "main"
+UNNAMED = "run"
 """What Hydra calls every job, after the module that it starts."""
 
 

@@ -11,7 +11,7 @@ from flnl.config import compose
 from flnl.core.execution import BLOCK
 from flnl.core.messages import ClientResult, ClientState
 from flnl.core.payload import Params, Payload
-from flnl.parts.aggregators import median as aggregators_median
+from flnl.parts.aggregators import models as models_of_blocks
 from flnl.parts.aggregators.median import Median
 from tests.toys import equal
 from tests.vectors.vectors import federated
@@ -134,7 +134,7 @@ def test_nobody_contributed_leaves_the_model():
 def test_it_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
     models = matrix(6)
     whole = combined(models)["w"]
-    monkeypatch.setattr(aggregators_median, "COLUMNS", 7)
+    monkeypatch.setattr(models_of_blocks, "COLUMNS", 7)
     assert torch.equal(combined(models)["w"], whole)
 
 

@@ -11,8 +11,7 @@ from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import Positive, Share
 from flnl.methods.arfl.residuals import judged
-from flnl.numerics.averaging import divided, weighted_sum
-from flnl.parts.aggregators.models import Models, entries
+from flnl.parts.aggregators.models import Models, entries, weighted_mean
 
 ENTRIES = 2**21
 """Number of entries, over all clients, to judge at once, which keeps memory small compared with the models."""
@@ -95,13 +94,6 @@ def _mean(sent: Tensor, weights: Tensor) -> Tensor:
 
 def _by_samples(params: Params, blocks: Sequence[Models]) -> Combined:
     """The mean weighted by samples, with the bits of ``Mean``."""
-    sums = [
-        weighted_sum(
-            params,
-            [{name: p[i] for name, p in block.stacked.items()} for i in range(len(block.clients))],
-            [float(n) for n in block.samples],
-        )
-        for block in blocks
-    ]
     weights = {c: float(n) for block in blocks for c, n in zip(block.clients, block.samples, strict=True)}
-    return Combined(divided(params, sums), weights, {"fallback": 1.0, "corrected": 0.0})
+    mean = weighted_mean(params, blocks, list(weights.values()))
+    return Combined(mean, weights, {"fallback": 1.0, "corrected": 0.0})

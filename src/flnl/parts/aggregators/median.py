@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
-from flnl.parts.aggregators.models import Models, entries
+from flnl.parts.aggregators.models import Models, by_columns
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,9 @@ class Median(Aggregator[Models]):
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The median; ``params`` itself if there are no contributions."""
-        blocks = [v for v in values if v.clients]
-        if not blocks:
-            return Combined(params)
+        blocks = list(values)
         weights = torch.tensor([n if self.weights == "samples" else 1 for block in blocks for n in block.samples])
-        combined: Params = {}
-        for name, received in params.items():
-            sent = entries(blocks, name)
-            if received.is_floating_point():
-                columns = sent.reshape(len(sent), -1).split(COLUMNS, dim=1)
-                combined[name] = torch.cat([median(part, weights) for part in columns]).reshape(received.shape)
-            else:
-                combined[name] = sent.amax(0)
-        return Combined(combined)
-
-
-COLUMNS = 2**20
-"""Number of coordinates to sort at once, which keeps the sort's memory small compared with the models."""
+        return Combined(by_columns(params, blocks, lambda sent: median(sent, weights)))
 
 
 def median(values: Tensor, weights: Tensor) -> Tensor:

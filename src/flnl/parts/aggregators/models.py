@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientResult
 from flnl.core.payload import Params
-from flnl.numerics.averaging import models_of
+from flnl.numerics.averaging import divided, models_of, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,42 @@ class Models:
             [r.num_samples for r in results],
             {name: torch.stack([model[name] for model in models]) for name in names},
         )
+
+
+def weighted_mean(params: Params, blocks: Sequence[Models], weights: Sequence[float]) -> Params:
+    """The mean of all clients' models with these ``weights``, in the order of clients, as ``Mean`` computes it.
+
+    Integer buffers take the maximum over all clients, also those of weight 0. Without any weight it is ``params``.
+    """
+    sums, left = [], list(weights)
+    for block in blocks:
+        own, left = left[: len(block.clients)], left[len(block.clients) :]
+        models = [{name: p[i] for name, p in block.stacked.items()} for i in range(len(own))]
+        sums.append(weighted_sum(params, models, own))
+    return divided(params, sums)
+
+
+COLUMNS = 2**20
+"""Number of coordinates to sort at once, which keeps the sort's memory small compared with the models."""
+
+
+def by_columns(params: Params, blocks: Sequence[Models], reduced: Callable[[Tensor], Tensor]) -> Params:
+    """The model in which every coordinate is ``reduced`` by itself, from values [m, d] of all clients to [d].
+
+    Integer buffers take the maximum. Without clients it is ``params``, the model that was sent.
+    """
+    held = [block for block in blocks if block.clients]
+    if not held:
+        return params
+    combined: Params = {}
+    for name, received in params.items():
+        sent = entries(held, name)
+        if received.is_floating_point():
+            columns = sent.reshape(len(sent), -1).split(COLUMNS, dim=1)
+            combined[name] = torch.cat([reduced(part) for part in columns]).reshape(received.shape)
+        else:
+            combined[name] = sent.amax(0)
+    return combined
 
 
 def entries(blocks: Sequence[Models], name: str) -> Tensor:

@@ -1,0 +1,70 @@
+"""FedNova's message: the length ‖a_k‖₁ of a client's steps, counted in gradients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Interval
+from torch import nn
+
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.optimizer import SGD
+from flnl.core.parts import Exchange, Part, Setting
+from flnl.core.payload import Payload
+from flnl.core.ranges import NonNegative
+from flnl.parts.losses.proximal import Proximal
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Sent to the server: a client's number of steps, and what they add up to."""
+
+    steps: int
+    length: float  # ‖a_k‖₁; the steps of plain SGD
+
+
+@dataclass(frozen=True)
+class StepLengths(Exchange):
+    """‖a_k‖₁ of each client's visit (Wang et al. 2020): how often its steps count each of its gradients, in all.
+
+    It is the way of one scalar whose gradient is 1 at every step, divided by the learning rate: τ for τ steps of plain
+    SGD, more with momentum, less with a proximal term. Weight decay and clipping are part of the gradient.
+    """
+
+    momentum: Annotated[float, Interval(ge=0, lt=1)]  # that of the local optimiser
+    mu: NonNegative  # that of the local objective's proximal term, μ/2 ‖θ - θ_t‖²; 0 without one
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why ‖a_k‖₁ is not defined, or not the one that is computed here."""
+        training = setting.training
+        if type(training.optimizer) is not SGD:
+            name = type(training.optimizer).__name__.lower()
+            return f"FedNova divides by what SGD's steps add up to; with train/optimizer={name} they have no such sum"
+        for term in stage:
+            if isinstance(term, Proximal) and term.mu != self.mu:
+                return f"{setting.key}.mu={self.mu:g}, but the proximal term has mu={term.mu:g}; set the same value"
+        if training.momentum != self.momentum:
+            return f"{setting.key}.momentum={self.momentum:g}, but clients train with momentum {training.momentum:g}"
+        if training.keep_momentum and self.momentum:
+            return "FedNova counts the steps of one visit; with train.keep_momentum=true they depend on those before"
+        return None
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        """The length of this visit's steps."""
+        return Payload(LocalSteps(fit.steps, length(fit.steps, fit.lr, self.momentum, self.mu))), Payload()
+
+
+def length(steps: int, lr: float, momentum: float = 0.0, mu: float = 0.0) -> float:
+    """‖a‖₁ of so many steps at the learning rate ``lr``, by simulation of one scalar.
+
+    >>> length(7, 0.1), round(length(7, 0.1, 0.9), 6), round(length(7, 0.1, 0.0, 0.5), 6)
+    (7.0, 23.046721, 6.033254)
+    """
+    if not momentum and not mu * lr:
+        return float(steps)
+    place = buffer = 0.0  # of the scalar, in units of -lr
+    for _ in range(steps):
+        buffer = momentum * buffer + 1 - lr * mu * place
+        place += buffer
+    return place

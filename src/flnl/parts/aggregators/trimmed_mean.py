@@ -1,0 +1,55 @@
+"""The coordinate-wise trimmed mean of the clients' models."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from flnl.core.messages import ClientResult, Combined
+from flnl.core.parts import Aggregator
+from flnl.core.payload import Params, Payload
+from flnl.parts.aggregators.models import Models, by_columns
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregator[Models]):
+    """The coordinate-wise trimmed mean (Yin et al. 2018).
+
+    Of the values of m clients, the ``⌊share · m⌋`` smallest and as many of the largest are left out, and the mean of
+    the rest is taken; clients count the same. Batch norm's running statistics are treated like parameters; integer
+    buffers take the maximum. All m models are in memory at once.
+    """
+
+    share: Annotated[float, Interval(ge=0, lt=0.5)]
+
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
+        """The models of a few clients."""
+        return Models.of(results)
+
+    def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
+        """The trimmed mean; ``params`` itself if there are no contributions."""
+        blocks = list(values)
+        cut = trimmed(self.share, sum(len(block.clients) for block in blocks))
+        return Combined(by_columns(params, blocks, lambda sent: _mean(sent, cut)), facts={"trimmed": 2.0 * cut})
+
+
+def trimmed(share: float, clients: int) -> int:
+    """How many of ``clients`` values are left out at either end.
+
+    >>> trimmed(0.2, 10), trimmed(0.3, 10), trimmed(0.1, 5)
+    (2, 3, 0)
+    """
+    return math.floor(share * clients + 1e-9)  # 0.3 times 10 is 3, also where its float is below
+
+
+def _mean(values: Tensor, cut: int) -> Tensor:
+    """Means [d] of ``values`` [m, d] without the ``cut`` smallest and largest of each column, summed in float64."""
+    kept = values.sort(0).values[cut : len(values) - cut] if cut else values
+    total = torch.zeros_like(kept[0], dtype=torch.float64)
+    for row in kept:  # in the order of clients where none is left out, as in the mean
+        total += row
+    return (total / len(kept)).to(values.dtype)
