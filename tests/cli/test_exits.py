@@ -143,7 +143,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "protocol.fedprox.mu=3: nothing in a run of method=fedprox takes",
     ),
     # choices
-    "an exchange twice": (["method/exchange=[lid,lid]"], "method/exchange=[lid,lid]: method/exchange takes each"),
+    "an exchange twice": (
+        ["method/exchange=[fedcorr_lid,fedcorr_lid]"],
+        "method/exchange=[fedcorr_lid,fedcorr_lid]: method/exchange takes each",
+    ),
     "a term twice": (["method=fedavg", "method/local=[cross_entropy,cross_entropy]"], "and cross_entropy is repeated"),
     # numbers
     "too many digits": ([f"seed={DIGITS}"], "a number may have at most 4300 digits"),

@@ -75,7 +75,7 @@ BASES: dict[tuple[str, ...], str] = {
     ("method=fedavg", "method/local=[temperature_scaling]"): "method.local",
     ("method=fedavg", "method/local=[truncated_gce]"): "method.local",
     ("method=fedavg", "method/batch=mixup"): "method.batch",
-    ("method=fedes", "method/sampler=of_quality"): "method.sampler",
+    ("method=fedes", "method/sampler=fedes_of_quality"): "method.sampler",
     ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr"): "method.stages",
     **{(f"{group}={name}",): group for group in ("partition", "noise", "executor") for name in compose.options(group)},
     **{(f"model={name}",): "model" for name in compose.options("model") if name not in (*IMAGENET, *BY_NAME)},

@@ -31,7 +31,7 @@ def choice(path: Path) -> list[str]:
     if group == "method/local":  # a term by itself may learn from no labels
         return ["method=fedcorr", f"{group}=[cross_entropy,{option}]"]
     if group == "method/exchange":  # FedCorr cannot do without its own
-        return ["method=fedcorr", f"{group}=[{','.join(dict.fromkeys(('lid', option)))}]"]
+        return ["method=fedcorr", f"{group}=[{','.join(dict.fromkeys(('fedcorr_lid', option)))}]"]
     if group == "method/stages" and option in METHODS:  # they take their lengths from their method
         return [f"method={option}"]
     if group.startswith("method/"):
@@ -70,9 +70,7 @@ def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_every_file_starts_with_one_line_that_says_what_it_is(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    if lines[0].startswith("# @package"):
-        lines = lines[1:]
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(("# @package", "# formerly: "))]
     assert re.match(r"# \S", lines[0])
     assert not lines[1].startswith("#")
 

@@ -176,7 +176,7 @@ def test_a_value_set_in_a_program_reaches_its_part() -> None:
 
 
 def test_the_loss_of_fedcorr_is_not_that_of_another_methods_part() -> None:
-    words = ["method=fedcorr", "method/exchange=[lid,noise_filter]", "method/batch=reselection"]
+    words = ["method=fedcorr", "method/exchange=[fedcorr_lid,feddiv_noise_filter]", "method/batch=feddiv_reselection"]
     others = ["method.exchange.noise_filter.loss=ce"]
     plain = compose.resolved(
         compose.load([*words, *others, "method.loss=ce_of_softmax", "method.inference_augment=true"])
@@ -196,7 +196,7 @@ def test_the_loss_of_fedcorr_is_not_that_of_another_methods_part() -> None:
     [
         (
             ["method=fedprox", "method/local=[cross_entropy]", "method.mu=0.5"],
-            "method.mu=0.5: it stands for method.local.fedprox.mu, and method/local=[cross_entropy] is without",
+            "method.mu=0.5: it stands for method.local.fedprox.mu, which is not there; add fedprox to method/local",
         ),
         (
             ["method/batch=plain", "method.mixup=false"],

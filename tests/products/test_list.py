@@ -36,7 +36,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
         ("noise", "noise=asymmetric"),
         ("method", "method=arfl"),
         ("method/local", "method/local=co_teaching"),
-        ("batch", "method/batch=co_divide"),
+        ("batch", "method/batch=dividemix_co_divide"),
         ("experiment", "experiment=comparison/digits_dirichlet"),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_part_knows_how_its_own_stage_trains_and_can_refuse_it() -> None:
 
 def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() -> None:
     """``Lid`` and ``OnePass`` act in several methods."""
-    words = [*TINY, "method/exchange=[lid]"]
+    words = [*TINY, "method/exchange=[fedcorr_lid]"]
     for method_name, key in (("fedavg", "method.exchange.lid.k"), ("fedcorr", "method.k_lid")):
         cfg = compose.load([*words, f"method={method_name}"])
         (line,) = assemble(compose.build(cfg.method)).cautions({0: 5, 1: 100}, compose.training(cfg))

@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.folders import CONF, folders
-from flnl.config.groups import groups
+from flnl.config.former_names import register_former_names
+from flnl.config.groups import bringing, groups
 from flnl.config.protocol import SETTINGS
 from flnl.config.resolvers import register_resolvers
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
@@ -23,6 +24,7 @@ from flnl.core.errors import UserError
 from flnl.core.training import Training
 
 register_resolvers()
+register_former_names()
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -76,8 +78,8 @@ def _owners(key: str) -> str:
     """Which files of its group have ``key``."""
     if term := re.fullmatch(r"method\.(local|exchange)\.(\w+)(?:\.\w+)*", key):
         slot, name = term.groups()
-        if (CONF / "method" / slot / f"{name}.yaml").exists():
-            return f"is not there; add method/{slot}=[{name}]"
+        if option := bringing(f"method/{slot}", name):
+            return f"is not there; add method/{slot}=[{option}]"
     if value := re.fullmatch(r"method\.(\w+)\.(\w+)", key):
         slot, leaf = value.groups()
         files = sorted(p for p in (CONF / "method" / slot).glob("*.yaml") if leaf in (OmegaConf.load(p) or {}))

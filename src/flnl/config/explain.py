@@ -46,6 +46,8 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
     if match := re.match(r"(?s)In '(.+?)': .*Cannot merge DictConfig with ListConfig", text):
         how = "a file chooses loggers by defaults: [override /logger: [csv], _self_]"
         return f"{match.group(1)}.yaml has a list instead of a section; {how}"
+    if match := re.match(r"'([^']+)/([^']+)' is validated against ConfigStore schema", text):
+        return f"{match[1]}={match[2]}: an option had this name before; give your file another one"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
         match := re.search(r"full_key: (\S+)", text)
     ):

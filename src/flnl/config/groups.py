@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from flnl.config.folders import CONF
@@ -21,6 +23,9 @@ FIRST = ("method", "dataset", "partition", "noise", "model", "train", "protocol"
 NESTED = ("method", "train", "executor", "hydra")
 """Groups with groups in their folders; elsewhere a folder is part of the option's name."""
 
+SEVERAL = ("method/local", "method/exchange", "logger")
+"""Groups of which several options can be chosen."""
+
 
 def groups(places: Sequence[Path] = (CONF,)) -> dict[str, dict[str, Path]]:
     """The options of every group with their files; parts of methods and of executors are groups of their own.
@@ -37,6 +42,15 @@ def groups(places: Sequence[Path] = (CONF,)) -> dict[str, dict[str, Path]]:
                 files.setdefault("/".join(parts[:depth]), {}).setdefault("/".join(parts[depth:]), file)
     tops = [*FIRST, *sorted({name.split("/")[0] for name in files} - set(FIRST))]
     return {name: files[name] for name in sorted(files, key=lambda name: (tops.index(name.split("/")[0]), name))}
+
+
+@cache
+def bringing(group: str, name: str) -> str | None:
+    """The option of a group of ``conf/`` that brings the loss term or exchange ``name``; None if there is none."""
+    options = groups()[group]
+    line = re.compile(rf"^{re.escape(name)}:", re.MULTILINE)
+    found = [option for option, file in options.items() if line.search(file.read_text(encoding="utf-8"))]
+    return name if name in found else next(iter(found), None)
 
 
 def described(file: Path) -> str:

@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.choices_in_files import settle
 from flnl.config.file_order import last_of
+from flnl.config.groups import bringing
 from flnl.config.override_text import key_of, value_of
 from flnl.config.protocol import SETTINGS
 from flnl.config.schema import METHOD
@@ -128,11 +129,9 @@ def shortened(cfg: DictConfig, text: str) -> str:
 def _not_chosen(cfg: DictConfig, target: str) -> str:
     """Why there is no such key, and what a person can do about it."""
     slot, name = target.split(".")[1:3]
-    if slot in ("local", "exchange"):
-        chosen = node_at(cfg, f"method.{slot}")
-        names = ",".join(map(str, chosen)) if isinstance(chosen, DictConfig) else ""
-        if name not in names.split(","):
-            return f"it stands for {target}, and method/{slot}=[{names}] is without {name}; add that"
+    if slot in ("local", "exchange") and node_at(cfg, f"method.{slot}.{name}") is None:
+        option = bringing(f"method/{slot}", name) or name
+        return f"it stands for {target}, which is not there; add {option} to method/{slot}"
     return f"it stands for {target}, which this choice of method/{slot} does not have; choose another"
 
 

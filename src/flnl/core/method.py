@@ -278,8 +278,8 @@ class Method:
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
         if not any(term.fits_labels for term in stage.local.values()):
             raise UserError(
-                f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
-                f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
+                f"method.local has {', '.join(stage.local) or 'no term'}, and nothing that learns from labels; "
+                "add such a term to method/local, for instance cross_entropy"
             )
         for place, part in stage.acting():
             _check_names(stage.key(place), part)

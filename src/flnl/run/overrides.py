@@ -19,7 +19,7 @@ from flnl.config.compose import load, options
 from flnl.config.explain import no_such_key, searched
 from flnl.config.folders import CONF
 from flnl.config.free_keys import may_be_named
-from flnl.config.groups import not_an_option
+from flnl.config.groups import SEVERAL, not_an_option
 from flnl.config.identity import flatten
 from flnl.config.override_text import group_of, without
 from flnl.config.schema import Root
@@ -32,8 +32,6 @@ FLAGS = {
     *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),
     *("--shell-completion", "--config-path", "--config-name", "--config-dir"),
 }
-
-TAKES_SEVERAL = ("method/local", "method/exchange", "logger")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -146,7 +144,7 @@ def _check_section(override: Override, key: str) -> None:
 def _check_choice(override: Override, group: str, places: Sequence[Path]) -> None:
     """Refuse a choice that the group does not accept."""
     value = override.value()
-    listed = isinstance(value, list) and group not in TAKES_SEVERAL
+    listed = isinstance(value, list) and group not in SEVERAL
     if override.is_delete() or listed or value is None:
         none = "; leave it out for none" if group in ("experiment", "debug", "local") else ""
         raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group, places))}{none}")

@@ -19,7 +19,7 @@ KNOWN = Known(
         ),
         Entry(
             "fedcorr_and_arfl",
-            ("method=fedcorr", "method/aggregator=residual_reweighting", *THREE_STAGES),
+            ("method=fedcorr", "method/aggregator=arfl_residual_reweighting", *THREE_STAGES),
             fedcorr(rest=REWEIGHTED),
             BORDERS,
         ),

@@ -41,7 +41,7 @@ KNOWN = Known(
         ),
         Entry(
             "co_teaching_by_true_rates",
-            ("method=co_teaching", "method/exchange=[small_loss,true_noise_rates]", *TAUGHT),
+            ("method=co_teaching", "method/exchange=[co_teaching_small_loss,true_noise_rates]", *TAUGHT),
             fedavg(terms="co_teaching", rest=f"{TEACHING_REST}, true_noise_rates"),
         ),
         Entry(
@@ -63,6 +63,6 @@ KNOWN = Known(
     },
     needed={
         "local/co_teaching": ("method.networks=2",),
-        "exchange/small_loss": ("method.networks=2", "method/local=[co_teaching]"),
+        "exchange/co_teaching_small_loss": ("method.networks=2", "method/local=[co_teaching]"),
     },
 )

@@ -4,8 +4,8 @@ from tests.entries import ASSESSED, NORMED, Entry, Known
 
 DIVIDED = (
     "method=dividemix",
-    "method/batch=co_divide",
-    "method/local=[mixmatch]",
+    "method/batch=dividemix_co_divide",
+    "method/local=[dividemix_mixmatch]",
     "method.T_wu=2",
     "method.T=3",
     "noise.rho=0.8",
@@ -62,8 +62,8 @@ KNOWN = Known(
     },
     needed={
         "local/dividemix_warm_up": ("method.networks=2",),
-        "local/mixmatch": ("method.networks=2",),
-        "exchange/division": ("method.networks=2",),
-        "batch/co_divide": ("method.networks=2", "method/exchange=[lid,division]"),
+        "local/dividemix_mixmatch": ("method.networks=2",),
+        "exchange/dividemix_division": ("method.networks=2",),
+        "batch/dividemix_co_divide": ("method.networks=2", "method/exchange=[fedcorr_lid,dividemix_division]"),
     },
 )

@@ -285,7 +285,7 @@ def test_other_than_divided_samples_are_refused() -> None:
     net = network(pair())
     work = task(net.module, random_federation([6]).samples(0))
     training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=4, epochs=1, lr_decay=1.0)
-    with pytest.raises(UserError, match="method/batch=co_divide"):
+    with pytest.raises(UserError, match="method/batch=dividemix_co_divide"):
         LocalTraining(training, Plain(), {"mixmatch": TERM}, None, {})(net, work)
 
 

@@ -28,8 +28,8 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_fair",
             (
-                *("method=fedcorr", "method/sampler=top_quality", "method/aggregator=learning_quality_mean"),
-                *("method/exchange=[lid,learning_quality]", "eval.benchmark=0.2", *THREE_STAGES),
+                *("method=fedcorr", "method/sampler=fair_top_quality", "method/aggregator=fair_learning_quality_mean"),
+                *("method/exchange=[fedcorr_lid,fair_learning_quality]", "eval.benchmark=0.2", *THREE_STAGES),
             ),
             {
                 "preprocess": PREPROCESS.replace("lid,", "lid, learning_quality,"),
@@ -48,7 +48,7 @@ KNOWN = Known(
         )
     },
     needed={
-        "sampler/top_quality": ("method/exchange=[lid,learning_quality]",),
-        "aggregator/learning_quality_mean": ("method/exchange=[lid,learning_quality]",),
+        "sampler/fair_top_quality": ("method/exchange=[fedcorr_lid,fair_learning_quality]",),
+        "aggregator/fair_learning_quality_mean": ("method/exchange=[fedcorr_lid,fair_learning_quality]",),
     },
 )

@@ -54,8 +54,8 @@ KNOWN = Known(
         Entry(
             "fedavg_and_reselection",
             (
-                *("method=fedavg", "method/batch=reselection", "method/exchange=[noise_filter]"),
-                *("method/local=[cross_entropy,prior]", *ONE_STAGE),
+                *("method=fedavg", "method/batch=feddiv_reselection", "method/exchange=[feddiv_noise_filter]"),
+                *("method/local=[cross_entropy,feddiv_prior]", *ONE_STAGE),
             ),
             fedavg(batch="Reselection", terms="cross_entropy + prior", rest="Mean(samples), Replace, noise_filter"),
         ),
@@ -97,5 +97,5 @@ KNOWN = Known(
             "method.bias_samples=confident",
         )
     },
-    needed={"batch/reselection": ("method/exchange=[lid,noise_filter]",)},
+    needed={"batch/feddiv_reselection": ("method/exchange=[fedcorr_lid,feddiv_noise_filter]",)},
 )

@@ -44,7 +44,7 @@ KNOWN = Known(
         Entry(
             "fedes_client_selection",
             (
-                *("method=fedes", "method/sampler=of_quality", "method.segd=false", "method.aggregation=samples"),
+                *("method=fedes", "method/sampler=fedes_of_quality", "method.segd=false", "method.aggregation=samples"),
                 *("method.emd=subset", "method.sign_stat=gmm1d", *PRETRAINED),
             ),
             stages("SelectiveDecay, QualityMean(samples), Replace, quality", "OfQuality"),
@@ -75,7 +75,11 @@ KNOWN = Known(
             "fedprox_and_quality",
             (
                 *("method=fedes", "method/local=[cross_entropy,fedprox]", "method.local.fedprox.mu=0.1"),
-                *("method/aggregator=quality_mean", "method/gradient=selective_decay", "method/exchange=[quality]"),
+                *(
+                    "method/aggregator=fedes_quality_mean",
+                    "method/gradient=fedes_selective_decay",
+                    "method/exchange=[fedes_quality]",
+                ),
                 *PRETRAINED,
             ),
             stages(terms="cross_entropy + fedprox"),
@@ -118,12 +122,12 @@ KNOWN = Known(
         ES: (  # the sign moves nothing here: every client moved more than their mean
             *("method.quality=confidence method.confidence=0.3", "method.cop_params=all"),
             *("method.cop_norm=none", "method.rho_floor=0.5", "method.mask=per_step", "method.mask_target=grad"),
-            *("method.segd=false", "method.aggregation=samples", "method/sampler=of_quality"),
+            *("method.segd=false", "method.aggregation=samples", "method/sampler=fedes_of_quality"),
         )
     },
     needed={
-        "gradient/selective_decay": ("method/exchange=[lid,quality]",),
-        "aggregator/quality_mean": ("method/exchange=[lid,quality]",),
-        "sampler/of_quality": ("method/exchange=[lid,quality]",),
+        "gradient/fedes_selective_decay": ("method/exchange=[fedcorr_lid,fedes_quality]",),
+        "aggregator/fedes_quality_mean": ("method/exchange=[fedcorr_lid,fedes_quality]",),
+        "sampler/fedes_of_quality": ("method/exchange=[fedcorr_lid,fedes_quality]",),
     },
 )

@@ -476,7 +476,7 @@ def test_the_mean_is_weighted_by_samples_and_quality() -> None:
 
 
 def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
-    sampler = compose.load(["method=fedes", "method/sampler=of_quality", "fraction=1.0"]).method.sampler
+    sampler = compose.load(["method=fedes", "method/sampler=fedes_of_quality", "fraction=1.0"]).method.sampler
     assert (sampler.threshold, sampler.fraction) == (0.5, 1.0)
 
     def cohorts(rho: list[float], fraction: float = 1.0) -> set[int]:

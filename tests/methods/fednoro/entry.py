@@ -21,7 +21,7 @@ KNOWN = Known(
         Entry(
             "fednoro_with_batch_norm",
             (
-                *("method=fednoro", "method/aggregator=distance_aware", "method.distance_buffers=true"),
+                *("method=fednoro", "method/aggregator=fednoro_distance_aware", "method.distance_buffers=true"),
                 *("method.inference_augment=true", *NORMED, *SPLIT),
             ),
             stages(),
@@ -52,7 +52,7 @@ KNOWN = Known(
         )
     },
     needed={
-        "local/fednoro": ("method/exchange=[lid,class_losses]",),
-        "aggregator/distance_aware": ("method/exchange=[lid,class_losses]",),
+        "local/fednoro": ("method/exchange=[fedcorr_lid,fednoro_class_losses]",),
+        "aggregator/fednoro_distance_aware": ("method/exchange=[fedcorr_lid,fednoro_class_losses]",),
     },
 )

@@ -30,7 +30,12 @@ KNOWN = Known(
         ),
         Entry(
             "fedcorr_and_fedpeer",
-            ("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]", *THREE_STAGES),
+            (
+                "method=fedcorr",
+                "method/local=[fedpeer]",
+                "method/exchange=[fedcorr_lid,fedpeer_label_sharing]",
+                *THREE_STAGES,
+            ),
             {
                 "preprocess": PREPROCESS.replace("lid,", "lid, label_sharing,"),
                 "finetune": FINETUNE.replace("Replace,", "Replace, label_sharing,"),
@@ -71,5 +76,5 @@ KNOWN = Known(
             "method.floor_terms=both",
         )
     },
-    needed={"local/fedpeer": ("method/exchange=[lid,label_sharing]",)},
+    needed={"local/fedpeer": ("method/exchange=[fedcorr_lid,fedpeer_label_sharing]",)},
 )

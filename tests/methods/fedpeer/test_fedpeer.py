@@ -143,7 +143,7 @@ def test_labels_are_shared_before_the_stage_that_needs_them() -> None:
     asked = [replace(SHARING, stage=3).before_round(SharedLabels(), time) is not None for time in times]
     assert asked == [False, True, False]
     ran = composed(
-        *("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]"),
+        *("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[fedcorr_lid,fedpeer_label_sharing]"),
         *("method.T1=1", "method.T2=1", "method.T3=1"),
     )
     known = [r.state.server.exchanges["label_sharing"].known for r in ran.rounds]

@@ -16,7 +16,7 @@ KNOWN = Known(
         Entry(
             "fedrn_with_batch_norm_on_unequal_clients",
             (
-                *("method=fedrn", "method/batch=reliable_samples", "method.neighbours=3", "method.alpha=0"),
+                *("method=fedrn", "method/batch=fedrn_reliable_samples", "method.neighbours=3", "method.alpha=0"),
                 *(*NORMED, *CHOOSING),
                 *("partition=fedcorr", "partition.alpha=1.0", "train.lr_decay=0.9"),
             ),
@@ -26,7 +26,7 @@ KNOWN = Known(
         Entry(
             "fedavg_beside_reliable_neighbours",  # in stacks: clients choose samples, but train on all
             (
-                *("method=fedavg", "method/exchange=[reliable_neighbours]", *ONE_STAGE),
+                *("method=fedavg", "method/exchange=[fedrn_reliable_neighbours]", *ONE_STAGE),
                 "method.exchange.reliable_neighbours.stage=1",
             ),
             fedavg(rest=NEAR),
@@ -43,5 +43,5 @@ KNOWN = Known(
             "method.exchange.reliable_neighbours.head.momentum=0.9",
         )
     },
-    needed={"batch/reliable_samples": ("method/exchange=[lid,reliable_neighbours]",)},
+    needed={"batch/fedrn_reliable_samples": ("method/exchange=[fedcorr_lid,fedrn_reliable_neighbours]",)},
 )

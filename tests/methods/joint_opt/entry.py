@@ -52,7 +52,7 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_joint_opt",
             (
-                *("method=fedcorr", "method/local=[joint_opt]", "method/exchange=[lid,soft_labels]"),
+                *("method=fedcorr", "method/local=[joint_opt]", "method/exchange=[fedcorr_lid,joint_opt_soft_labels]"),
                 *("method.local.joint_opt.window=2", *THREE_STAGES),
             ),
             {

@@ -53,7 +53,11 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_forward_correction",
             (
-                *("method=fedcorr", "method/local=[forward_correction]", "method/exchange=[lid,transition_matrix]"),
+                *(
+                    "method=fedcorr",
+                    "method/local=[forward_correction]",
+                    "method/exchange=[fedcorr_lid,loss_correction_transition_matrix]",
+                ),
                 *("method.exchange.transition_matrix.threshold=0.15", *THREE_STAGES),
             ),
             {
@@ -94,7 +98,11 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_t_revision",
             (
-                *("method=fedcorr", "method/local=[t_revision]", "method/exchange=[lid,transition_matrix]"),
+                *(
+                    "method=fedcorr",
+                    "method/local=[t_revision]",
+                    "method/exchange=[fedcorr_lid,loss_correction_transition_matrix]",
+                ),
                 *("method.local.t_revision.lr=0.001", *THREE_STAGES),
             ),
             {
@@ -142,7 +150,7 @@ KNOWN = Known(
         ),
     },
     needed={
-        "local/forward_correction": ("method/exchange=[lid,transition_matrix]",),
-        "local/t_revision": ("method/exchange=[lid,transition_matrix]",),
+        "local/forward_correction": ("method/exchange=[fedcorr_lid,loss_correction_transition_matrix]",),
+        "local/t_revision": ("method/exchange=[fedcorr_lid,loss_correction_transition_matrix]",),
     },
 )

@@ -336,7 +336,7 @@ def test_centralized_there_is_one_matrix(tmp_path: Path) -> None:
 
 def test_it_can_take_the_place_of_cross_entropy_in_another_methods_last_stage(tmp_path: Path) -> None:
     words = ("method=fedes", "method.s1=1", "method.T=1", "fraction=1.0")
-    more = ("method/local=[forward_correction]", "method/exchange=[quality,transition_matrix]")
+    more = ("method/local=[forward_correction]", "method/exchange=[fedes_quality,loss_correction_transition_matrix]")
     first, last = rounds([*(w for w in TINY if "fraction" not in w), *words, *more], tmp_path / "run")
     assert all(own.extras.get(TransitionMatrix) is None for own in first.state.clients.values())
     assert all(own.extras.get(TransitionMatrix) is not None for own in last.state.clients.values())

@@ -276,7 +276,7 @@ def test_a_run_records_how_far_matrices_were_revised(tmp_path: Path) -> None:
 
 
 def test_in_another_method_matrices_are_estimated_before_the_stage_of_the_term() -> None:
-    more = ("method/local=[t_revision]", "method/exchange=[lid,transition_matrix]")
+    more = ("method/local=[t_revision]", "method/exchange=[fedcorr_lid,loss_correction_transition_matrix]")
     cfg = compose.load(["method=fedcorr", *more])
     assert cfg.method.exchange.transition_matrix.stage == 3
     assert compose.load(["method=t_revision"]).method.exchange.transition_matrix.stage == 2

@@ -17,7 +17,7 @@ KNOWN = Known(
         Entry("rofl", AGREED, fedavg(terms="rofl", rest=CENTROIDS)),
         Entry(
             "rofl_by_true_rates",
-            (*AGREED, "method/exchange=[class_centroids,true_noise_rates]"),
+            (*AGREED, "method/exchange=[rofl_class_centroids,true_noise_rates]"),
             fedavg(terms="rofl", rest=f"{CENTROIDS}, true_noise_rates"),
         ),
         Entry(
@@ -31,7 +31,11 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_rofl",
             (
-                *("method=fedcorr", "method/local=[rofl,fedprox]", "method/exchange=[lid,class_centroids]"),
+                *(
+                    "method=fedcorr",
+                    "method/local=[rofl,fedprox]",
+                    "method/exchange=[fedcorr_lid,rofl_class_centroids]",
+                ),
                 *("method.local.rofl.T_pl=19", "partition=fedcorr", "partition.alpha=1.0", *THREE_STAGES),
             ),
             {
@@ -62,5 +66,5 @@ KNOWN = Known(
             "method/aggregator=mean",
         )
     },
-    needed={"local/rofl": ("method/exchange=[lid,class_centroids]",)},
+    needed={"local/rofl": ("method/exchange=[fedcorr_lid,rofl_class_centroids]",)},
 )

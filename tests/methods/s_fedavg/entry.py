@@ -22,7 +22,12 @@ KNOWN = Known(
         Entry(
             "fedprox_and_relevance",
             (
-                *("method=fedprox", "method.mu=0.1", "method/sampler=by_relevance", "method/exchange=[relevance]"),
+                *(
+                    "method=fedprox",
+                    "method.mu=0.1",
+                    "method/sampler=s_fedavg_by_relevance",
+                    "method/exchange=[s_fedavg_relevance]",
+                ),
                 *("fraction=0.4", *CLEAN),
             ),
             fedavg(terms="cross_entropy + fedprox", rest="Mean(samples), Replace, relevance", sampler="ByRelevance"),
@@ -42,5 +47,5 @@ KNOWN = Known(
             *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
         )
     },
-    needed={"sampler/by_relevance": ("method/exchange=[lid,relevance]",)},
+    needed={"sampler/s_fedavg_by_relevance": ("method/exchange=[fedcorr_lid,s_fedavg_relevance]",)},
 )

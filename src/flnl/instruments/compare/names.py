@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from flnl.config.folders import CONF
+from flnl.config.groups import SEVERAL, bringing
 from flnl.config.identity import flatten
 from flnl.config.override_text import key_of, value_of, without_package
 from flnl.config.registry import recorded_name
@@ -106,7 +107,7 @@ class Settings:
         if "name" in node:
             return str(node["name"])
         if "_target_" not in node:
-            return _text(list(node))
+            return _text([bringing(key, name) or name for name in node] if key in SEVERAL else list(node))
         return self._typed_options.get(key) or _option(key, node)
 
     @cached_property

@@ -87,7 +87,7 @@ class MixMatch(LossTerm):
             UserError: if the batch rule does not divide the samples.
         """
         if step.phase.name not in OTHER or len(step.views) != 2:
-            raise UserError("MixMatch learns from divided samples in two views: add method/batch=co_divide")
+            raise UserError("MixMatch learns from divided samples in two views: add method/batch=dividemix_co_divide")
         others = () if step.beside is None else step.beside.views
         with torch.no_grad():
             known, guessed = self._targets(step)
