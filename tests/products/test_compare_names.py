@@ -35,6 +35,7 @@ def named(*commands: str, typed: bool = True) -> list[str]:
         ("method=fedavg", "method=fedavg method/batch=mixup", "method=fedcorr"),
         ("method=fedcorr", "method=fedcorr method/aggregator=uniform_mean", "method=fedcorr method.correction=false"),
         ("method=fedavg", "method=fedavg method/local=[cross_entropy,fedprox]"),
+        ("method=fedcorr", "method=fedcorr method/exchange=[fedcorr_lid,true_noise_rates]"),
         ("noise.rho=0.4", "noise.rho=0.6", "noise.rho=0.8"),
         ("noise=symmetric noise.eta=0.2", "noise=symmetric noise.eta=0.3", "noise=pair noise.eta=0.2", "noise=none"),
         ("model=resnet8", "model=resnet18", "model=mlp", "model=cnn"),
@@ -59,6 +60,13 @@ def test_a_name_is_what_was_typed(commands: Sequence[str]) -> None:
                 "method=fedcorr",
             ],
             ["method=fedcorr method.T1=3", "method=fedcorr"],
+        ),
+        (
+            ["method=fedes method/sampler=of_quality", "method=fedcorr method/exchange=[lid,true_noise_rates]"],
+            [
+                "method=fedes method/sampler=fedes_of_quality",
+                "method=fedcorr method/exchange=[fedcorr_lid,true_noise_rates]",
+            ],
         ),
         (["protocol.lr=0.01", "protocol.lr=0.02"], ["train.lr=0.01", "train.lr=0.02"]),
         (["", "noise.rho=0.4", "noise.rho=0.8"], ["noise.rho=0.6", "noise.rho=0.4", "noise.rho=0.8"]),
