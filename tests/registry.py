@@ -113,6 +113,14 @@ REGISTRY: tuple[Entry, ...] = (
         ),
         of("truncated_gce_by_visit"),
     ),
+    Entry("apl", ("method=apl", *ONE_STAGE), of("nce + reverse_cross_entropy")),
+    Entry("nfl_and_mae", ("method=fedavg", "method/local=[nfl,mae]", *ONE_STAGE), of("nfl + mae")),
+    Entry(
+        "ngce_and_mixup",
+        ("method=fedavg", "method/local=[ngce]", "method/batch=mixup", *ONE_STAGE),
+        fedavg(batch="Mixup", terms="ngce"),
+    ),
+    Entry("focal", ("method=fedavg", "method/local=[focal]", *ONE_STAGE), of("focal")),
     Entry(
         "symmetric_cross_entropy",
         ("method=fedavg", "method/local=[symmetric_cross_entropy]", *ONE_STAGE),

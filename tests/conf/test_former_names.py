@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from flnl.cli.explain import explain
 from flnl.config import compose, former_names
+from flnl.config.explain import explain
 from flnl.config.folders import CONF, search_path
 from flnl.config.groups import SEVERAL, groups
 from tests.composing import forget

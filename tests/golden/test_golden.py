@@ -53,6 +53,7 @@ GENERAL: dict[str, Words] = {
     "fedprox": ("method=fedprox", "method.mu=0.1", "rounds=6"),
     "median": ("method=median", "fraction=1.0", "rounds=6"),
     **{name: (f"method={name}", "fraction=1.0", "rounds=6") for name in ("trimmed_mean", "krum", "multi_krum", "rfa")},
+    "apl": ("method=apl", "rounds=6"),
     **{name: (f"method={name}", "rounds=6") for name in ("fedavgm", "fedadam", "fedyogi", "fedadagrad")},
     "power_of_choice": ("method=power_of_choice", "method.candidates=5", "rounds=6"),
 }

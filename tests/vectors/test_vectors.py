@@ -21,9 +21,7 @@ NOT_HERE = {
     },
     MORE: set[str](),
     FIELD: {
-        *("fedopt.empty_round", "scaffold.two_rounds", "scaffold.option_I", "mae", "mae.paper_scale", "nce"),
-        *("focal.g0.5_exact", "nfl.g0.5", "nfl.g0.5_exact", "ngce.q0.7", "nmae_nrce", "nce_rce.c10", "nce_mae.c10"),
-        *("nce_mae.c100", "nfl_rce", "apl.symmetry", "nce.saturated", "nfl.saturated", "md_dyr_sh.T0.5"),
+        *("fedopt.empty_round", "scaffold.two_rounds", "scaffold.option_I", "md_dyr_sh.T0.5"),
         *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official", "cdr.two_steps", "cdr.paper_l1"),
         *("cdr.floor_hazard", "clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
         *("maskedoptim.merge", "maskedoptim.aggregate", "fnbench.group_rates", "fnbench.mixed_rates"),

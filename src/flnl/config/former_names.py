@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from flnl.config.groups import groups
-from flnl.core.terminal import print_line
+from flnl.console.terminal import print_line
 
 
 def former_names() -> Iterator[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_fednova",
             (
-                *("method=fedcorr", "method/aggregator=fednova", "method/exchange=[lid,fednova_steps]"),
+                *("method=fedcorr", "method/aggregator=fednova", "method/exchange=[fedcorr_lid,fednova_steps]"),
                 *THREE_STAGES,
             ),
             {
@@ -41,5 +41,5 @@ KNOWN = Known(
     },
     alive={"fednova": UNEQUAL},
     switches={UNEQUAL: ("method.aggregator.tau_eff=steps", "method/aggregator=mean")},
-    needed={"aggregator/fednova": ("method/exchange=[lid,fednova_steps]",)},
+    needed={"aggregator/fednova": ("method/exchange=[fedcorr_lid,fednova_steps]",)},
 )

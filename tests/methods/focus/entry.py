@@ -17,7 +17,7 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_focus",
             (
-                *("method=fedcorr", "method/aggregator=focus", "method/exchange=[lid,focus_credibility]"),
+                *("method=fedcorr", "method/aggregator=focus", "method/exchange=[fedcorr_lid,focus_credibility]"),
                 *("eval.benchmark=0.2", *THREE_STAGES),
             ),
             {
@@ -31,5 +31,5 @@ KNOWN = Known(
     golden={"focus": ("method=focus", "eval.benchmark=0.2", "rounds=6")},
     alive={"focus": ("method=focus", "eval.benchmark=0.2", "rounds=4")},
     switches={NOISY: ("method.alpha=5", "method/aggregator=mean")},
-    needed={"aggregator/focus": ("method/exchange=[lid,focus_credibility]",)},
+    needed={"aggregator/focus": ("method/exchange=[fedcorr_lid,focus_credibility]",)},
 )
