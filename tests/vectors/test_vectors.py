@@ -22,8 +22,8 @@ NOT_HERE = {
     MORE: set[str](),
     FIELD: {
         *("fedopt.empty_round", "scaffold.two_rounds", "scaffold.option_I", "md_dyr_sh.T0.5"),
-        *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official", "cdr.two_steps", "cdr.paper_l1"),
-        *("cdr.floor_hazard", "clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
+        *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official"),
+        *("clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
         *("maskedoptim.merge", "maskedoptim.aggregate", "fnbench.group_rates", "fnbench.mixed_rates"),
         *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
         *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),

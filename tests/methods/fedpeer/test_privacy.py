@@ -19,10 +19,12 @@ from flnl.config.compose import load
 from flnl.core.errors import UserError
 from flnl.data.noise.transition import transmit
 from flnl.evaluation.metrics import l1_error
-from flnl.methods.fedpeer.loss import cores_loss, peer_labels, peer_loss, ramped
+from flnl.methods.fedpeer.loss import peer_labels
 from flnl.methods.fedpeer.privacy import PrivacySpent
+from flnl.numerics.ramp import ramped
 from flnl.numerics.randomised_response import RandomisedResponse, nearest_distribution
 from flnl.numerics.scaling import label_shares
+from flnl.parts.losses.peer import cores_loss, peer_loss
 from flnl.run.checkpoint import decode, encode
 from tests.toys import vector
 from tests.vectors.baselines import baseline, check

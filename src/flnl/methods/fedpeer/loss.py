@@ -1,27 +1,20 @@
-"""Peer losses: the loss of a label minus the loss of a peer label drawn from the distribution of all labels.
+"""FedPeer's objective: the loss of a label less that of a peer label drawn from the distribution of all labels."""
 
-With cross-entropy and β = 1 the log-sum-exp cancels: the loss is z_peer - z_label, linear in the logits and unbounded
-below. With a floor under the subtracted probability, the gradient vanishes beyond a gap of ``-log(floor)`` between the
-logits, 11.5 for 1e-5.
-"""
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share, StageNumber
 from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
-from flnl.parts.losses.targets import cross_entropy, expected, of_labels
-
-FloorTerms = Literal["subtracted", "both"]
+from flnl.numerics.ramp import ramped
+from flnl.parts.losses.peer import FloorTerms, cores_loss, peer_loss
+from flnl.parts.losses.targets import cross_entropy
 
 
 def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
@@ -33,65 +26,6 @@ def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
     # float cumsum has no deterministic form on CUDA
     cumulative = torch.where(classes <= classes[:, None], distribution.double(), 0.0).sum(1)
     return (uniforms.double()[:, None] >= cumulative / cumulative[-1]).sum(1)
-
-
-def peer_loss(
-    logits: Tensor,
-    labels: Tensor,
-    peers: Tensor,
-    *,
-    beta: NonNegative = 1.0,
-    prob_floor: Share = 1e-5,
-    floor_terms: FloorTerms = "subtracted",
-) -> Tensor:
-    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
-
-    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` replaces -log p by
-    -log(p + floor), in the subtracted term or in ``both``; 0 gives the paper's loss.
-    """
-    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
-    return fitted - beta * of_labels(_losses(logits, prob_floor), peers)
-
-
-def cores_loss(
-    logits: Tensor,
-    labels: Tensor,
-    distribution: Tensor,
-    *,
-    beta: NonNegative = 1.0,
-    prob_floor: Share = 1e-5,
-    floor_terms: FloorTerms = "subtracted",
-) -> Tensor:
-    """``ℓ(f(x), ỹ) - β Σ_c q_c ℓ(f(x), c)`` [B]: the expectation of the peer loss (FedPeer, Eq. 5; Cheng et al. 2021).
-
-    ``distribution`` is q [K]; the rest is as in ``peer_loss``.
-    """
-    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
-    return fitted - beta * (_losses(logits, prob_floor) * distribution.to(logits.dtype)).sum(1)
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
-    if floor == 0:
-        return cross_entropy(logits, labels)  # bit-identical to FedAvg's loss
-    losses = _losses(logits, floor)
-    return expected(losses, labels)
-
-
-def _losses(logits: Tensor, floor: float) -> Tensor:
-    """``-log(p + floor)`` [B, K]."""
-    logs = F.log_softmax(logits, dim=1)
-    return -logs if floor == 0 else -torch.logaddexp(logs, torch.full_like(logs, math.log(floor)))
-
-
-def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: PositiveCount = 30) -> float:
-    """The ramp of β: 0 before ``start``, linear from 0 to β over ``length`` steps, then β (CORES).
-
-    >>> [round(ramped(2.0, epoch), 3) for epoch in (0, 10, 11, 39, 99)]
-    [0.0, 0.0, 0.069, 2.0, 2.0]
-    """
-    if length == 1:
-        return beta * (step >= start)
-    return beta * min(1.0, max(0.0, (step - start) / (length - 1)))
 
 
 @dataclass(frozen=True)

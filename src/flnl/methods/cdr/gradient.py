@@ -1,0 +1,51 @@
+"""CDR's gradient transform: weights that matter little for the labels only decay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flnl.core.parts import GradientTransform
+from flnl.core.ranges import NonNegative, Share
+from flnl.core.step import Step
+from flnl.numerics.rounding import whole
+
+
+@dataclass(frozen=True)
+class CriticalOnly(GradientTransform):
+    """``(1 - τ) ∇`` for the ``⌊(1 - τ) m⌋`` weights of the largest ``|w ∇|``, 0 for the others (Xia et al. 2021).
+
+    One threshold holds for all m entries of tensors with 2 or 4 dimensions, at every step; entries equal to it count as
+    critical. Biases and batch norm keep their gradients. Weight decay and momentum act afterwards, on every weight.
+    ``decay=sign`` replaces ``λ w`` by ``λ sign(w)`` for these weights, the paper's form, with λ = ``weight_decay``.
+    """
+
+    noise_rate: Share
+    decay: Literal["l2", "sign"]
+    weight_decay: NonNegative
+
+    def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        """The gradients by name."""
+        values = {n: (g * step.params[n]).abs() for n, g in gradients.items() if step.params[n].dim() in (2, 4)}
+        if not values:
+            return gradients
+        every = torch.cat([value.flatten() for value in values.values()])
+        kept = critical(len(every), self.noise_rate)
+        least = every.sort(descending=True).values[kept - 1] if kept else every.new_full((), torch.inf)
+        changed = dict(gradients)
+        for name, value in values.items():
+            changed[name] = torch.where(value >= least, (1 - self.noise_rate) * gradients[name], 0.0)
+            if self.decay == "sign":
+                changed[name] = changed[name] + self.weight_decay * (step.params[name].sign() - step.params[name])
+        return changed
+
+
+def critical(size: int, noise_rate: float) -> int:
+    """How many of ``size`` weights are critical, ``⌊(1 - τ) m⌋``.
+
+    >>> critical(10, 0.9), critical(10, 0.4), critical(10, 1.0)
+    (1, 6, 0)
+    """
+    return whole((1 - noise_rate) * size)

@@ -1,0 +1,55 @@
+"""CDR: its vectors, step by step with torch's SGD, and its ends."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flnl.methods.cdr.gradient import CriticalOnly, critical
+from tests.toys import step
+from tests.vectors.vectors import field
+
+
+def tensors(values: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(values[name], dtype=torch.float64) for name in ("W1", "b1", "W2")}
+
+
+@pytest.mark.parametrize("name", ["cdr.two_steps", "cdr.paper_l1"])
+def test_vectors(name: str) -> None:
+    v = field(name)
+    tau, decay, lam = v.inputs["tau"], v.inputs.get("decay", "l2"), v.inputs["weight_decay"]
+    params = {name: torch.nn.Parameter(p) for name, p in tensors(v.inputs).items()}
+    optimizer = torch.optim.SGD([*params.values()], lr=v.inputs["lr"], momentum=v.inputs["momentum"], weight_decay=lam)
+    part = CriticalOnly(tau, decay, lam)
+    for k, expected in enumerate(v.expected["steps"]):
+        gradients = tensors(v.inputs["grads_step1"])
+        gradients["W1"] *= (1.0, -0.5)[k]
+        now = {name: p.detach().clone() for name, p in params.items()}
+        changed = part(gradients, step(params=now))
+        if decay == "l2":
+            for weight, mask in (("W1", "mask1"), ("W2", "mask2")):
+                assert (changed[weight] != 0).int().tolist() == expected[mask]
+        assert torch.equal(changed["b1"], gradients["b1"])
+        for name, p in params.items():
+            p.grad = changed[name]
+        optimizer.step()
+        for name, p in params.items():
+            np.testing.assert_allclose(p.detach(), expected[name], atol=v.absolute)
+
+
+def test_vector_of_the_number_of_critical_weights() -> None:
+    v = field("cdr.floor_hazard")
+    assert [critical(size, tau) for tau, size in v.inputs["pairs"]] == v.expected["guarded"]
+
+
+def test_equal_weights_are_critical_together_and_none_may_be() -> None:
+    params = {"w": torch.ones(2, 4), "b": torch.ones(4)}
+    gradients = {"w": torch.tensor([[1.0, -1.0, 1.0, 2.0], [0.5, 0.1, 1.0, 0.0]]), "b": torch.ones(4)}
+    kept = CriticalOnly(0.75, "l2", 0.0)(gradients, step(params=params))
+    assert kept["w"].tolist() == [[0.25, -0.25, 0.25, 0.5], [0.0, 0.0, 0.25, 0.0]]  # 2 of 8, and 3 that tie with one
+    none = CriticalOnly(1.0, "l2", 0.0)(gradients, step(params=params))
+    assert not none["w"].any()
+    assert torch.equal(none["b"], gradients["b"])
+    only = CriticalOnly(0.5, "l2", 0.0)({"b": torch.ones(4)}, step(params=params))
+    assert torch.equal(only["b"], torch.ones(4))
