@@ -3,24 +3,20 @@
 from tests.entries import FEDAVG, NORMED, ONE_STAGE, Entry, Known, fedavg
 from tests.methods.fedcorr.entry import BORDERS, THREE_STAGES, fedcorr
 
-
-def masked(stages: dict[str, str]) -> dict[str, str]:
-    """The stages with CDR's transform after the terms."""
-    return {name: text.replace("cross_entropy,", "cross_entropy, CriticalOnly,") for name, text in stages.items()}
-
+MASKED = "cross_entropy, CriticalOnly"
 
 KNOWN = Known(
     entries=(
-        Entry("cdr", ("method=cdr", "noise.rho=0.6", *ONE_STAGE), masked(fedavg())),
+        Entry("cdr", ("method=cdr", "noise.rho=0.6", *ONE_STAGE), fedavg(terms=MASKED)),
         Entry(
             "cdr_with_batch_norm",
             ("method=cdr", "method.noise_rate=0.7", "method.decay=sign", "partition=fedcorr", *NORMED, *ONE_STAGE),
-            masked(fedavg()),
+            fedavg(terms=MASKED),
         ),
         Entry(
             "fedcorr_and_cdr",
             ("method=fedcorr", "method/gradient=cdr", *THREE_STAGES),
-            masked(fedcorr("cross_entropy")),
+            fedcorr(MASKED),
             BORDERS,
         ),
     ),
