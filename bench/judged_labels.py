@@ -40,7 +40,7 @@ from flnl.audit.scores import ranks
 from flnl.config import compose
 from flnl.core.images import Indices
 from flnl.evaluation.label_audit import average_precision
-from flnl.evaluation.metrics import detection_auc
+from flnl.numerics.ranks import auroc
 from flnl.storage.whole_folder import written_whole
 
 SETTING: Mapping[str, tuple[str, ...]] = {
@@ -215,7 +215,7 @@ def measures(judged: Judged, position: Indices, rank: Indices, issue: NDArray[np
         "judged": len(at),
         "wrong": wrong,
         "average_precision": average_precision(by_rank),
-        "auroc": detection_auc(-rank[at].astype(np.float64), judged.wrong),
+        "auroc": auroc(-rank[at].astype(np.float64), judged.wrong),
         "precision_at_wrong": float(by_rank[:wrong].mean()),
         "first_wrong": int((rank[at[judged.wrong]] < len(position) // 100).sum()),
         "issues": int(issue.sum()),

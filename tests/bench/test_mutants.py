@@ -197,7 +197,7 @@ def test_every_module_has_tests_near_it() -> None:
     def of(name: str) -> list[str]:
         return nearest_tests(Path("src/flnl") / name, ROOT)
 
-    assert of("compare/names.py")[0] == "tests/products/test_compare_names.py"
+    assert of("instruments/compare/names.py")[0] == "tests/products/test_compare_names.py"
     example, *files = of("methods/feddiv/noise_filter.py")
     assert example == "tests/test_doctests.py::test_examples_give_what_they_say[methods/feddiv/noise_filter.py]"
     assert files[0] == "tests/methods/feddiv/test_noise_filter.py"

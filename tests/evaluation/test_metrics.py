@@ -15,13 +15,13 @@ from flnl.evaluation.metrics import (
     Memorization,
     accuracy_and_loss,
     detection,
-    detection_auc,
     filter_accuracy,
     mean_memorization,
     memorization,
     training_stability,
 )
 from flnl.numerics.distance import squared_move
+from flnl.numerics.ranks import auroc
 from flnl.storage.closing import summarise
 from tests.toys import composed
 
@@ -40,18 +40,18 @@ def test_accuracy_and_loss_are_means_over_samples():
 def test_auc_is_the_share_of_pairs_in_order(samples: list[tuple[int, bool]]):
     score, wrong = np.array([s for s, _ in samples], float), np.array([w for _, w in samples])
     pairs = [(a > b) + 0.5 * (a == b) for a in score[wrong] for b in score[~wrong]]
-    found = detection_auc(score, wrong)
+    found = auroc(score, wrong)
     if pairs:
         assert found == pytest.approx(np.mean(pairs))
         assert found == pytest.approx(roc_auc_score(wrong, score))
-        assert detection_auc(-score, wrong) == pytest.approx(1 - found)
+        assert auroc(-score, wrong) == pytest.approx(1 - found)
     else:
         assert math.isnan(found)
 
 
 def test_auc_of_flags_is_the_mean_of_both_rates():
     flags, wrong = np.array([True, True, False, False, True]), np.array([True, False, True, False, True])
-    assert detection_auc(flags.astype(float), wrong) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert auroc(flags.astype(float), wrong) == pytest.approx((2 / 3 + 1 / 2) / 2)
 
 
 def test_detection_of_flags():

@@ -24,13 +24,12 @@ from flnl.data.federation.build import Federation
 from flnl.evaluation.metrics import (
     absolute_error,
     detection,
-    detection_auc,
     filter_accuracy,
-    rank_correlation,
     squared_error,
     squared_error_floor,
     true_quality,
 )
+from flnl.numerics.ranks import auroc, rank_correlation
 
 NAN = float("nan")
 
@@ -120,7 +119,7 @@ def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
         truth = federation.truth[federation.samples(client).index].numpy()
         wrong.append(_judged(federation, doubt) != truth)
         scores.append((doubt.mask if doubt.score is None else doubt.score).double().numpy())
-    return detection_auc(np.concatenate(scores), np.concatenate(wrong))
+    return auroc(np.concatenate(scores), np.concatenate(wrong))
 
 
 def _judged(federation: Federation, doubt: SuspectedSamples) -> Labels:

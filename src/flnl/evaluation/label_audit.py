@@ -8,7 +8,8 @@ import numpy as np
 
 from flnl.core.images import Indices, Labels
 from flnl.data.federation.build import Federation
-from flnl.evaluation.metrics import Mask, detection, detection_auc
+from flnl.evaluation.metrics import Mask, detection
+from flnl.numerics.ranks import auroc
 
 
 def true_labels(federation: Federation, position: Indices) -> Labels | None:
@@ -31,7 +32,7 @@ def audit_measures(true: Labels, given: Labels, rank: Indices, is_issue: Mask) -
     flags = detection(is_issue, wrong)
     measures = {
         "average_precision": average_precision(by_rank),
-        "auroc": detection_auc(-rank.astype(np.float64), wrong),
+        "auroc": auroc(-rank.astype(np.float64), wrong),
         "precision_at_errors": float(by_rank[:count].mean()) if count else float("nan"),
         "issues_precision": flags["precision"],
         "issues_recall": flags["recall"],

@@ -37,20 +37,6 @@ def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
     }
 
 
-def detection_auc(score: Array, wrong: Mask) -> float:
-    """Probability that a wrong sample scores higher than a correct one, ties count half; NaN if either is missing.
-
-    It is the area under the ROC curve. For binary flags instead of scores, it is the balanced accuracy.
-
-    >>> detection_auc(np.array([0.9, 0.5, 0.4, 0.1]), np.array([True, False, True, False]))
-    0.75
-    """
-    positives = int(wrong.sum())
-    above = float(_ranks(score)[wrong].sum()) - positives * (positives + 1) / 2
-    pairs = positives * (len(wrong) - positives)
-    return above / pairs if pairs else float("nan")
-
-
 def filter_accuracy(clean: Mask, given: Labels, true: Labels) -> float:
     """Share of samples [n] whose flag ``clean`` agrees with whether the label is correct (FedDiv, Figs. 3, 5)."""
     return share_of(int((clean == (given == true)).sum()), len(clean))
@@ -76,21 +62,6 @@ def absolute_error(estimate: Sequence[float] | Array, truth: Sequence[float] | A
     gap = np.abs(np.asarray(estimate, np.float64) - np.asarray(truth, np.float64))
     known = gap[~np.isnan(gap)]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def rank_correlation(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
-    """Spearman's rank correlation, ties at their mean rank; NaN if one side is constant."""
-    a, b = (ranks - ranks.mean() for ranks in (_ranks(rho), _ranks(truth)))
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else float("nan")
-
-
-def _ranks(values: Sequence[float] | Array) -> Array:
-    """Ranks from 1, ties at their mean rank."""
-    from scipy.stats import rankdata  # not for every run: importing it takes a third of a second
-
-    ranks: Array = rankdata(values)
-    return ranks
 
 
 def l1_error(shares: Array, true: Array) -> float:

@@ -10,25 +10,13 @@ from scipy.special import ndtr
 
 from flnl.figures.record import Row, RunRecord, numbers
 from flnl.figures.style import CLEAN, GREY, INK, WRONG, bare, legend, title
+from flnl.numerics.ranks import auroc
 
 Numbers = NDArray[np.float64]
 PEAK = 3.0
 """Standard deviations to both sides of its mean in which a fitted component is drawn."""
 SHOWN = 4
 """Maximum number of passes shown, including the first and the last."""
-
-
-def auroc(scores: Numbers, positive: NDArray[np.bool_]) -> float:
-    """Probability that a positive scores higher than a negative, ties count half; NaN if one kind is missing.
-
-    >>> auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False]))
-    0.75
-    """
-    above, below = scores[positive], np.sort(scores[~positive])
-    if not len(above) or not len(below):
-        return float("nan")
-    wins = np.searchsorted(below, above, "left") + np.searchsorted(below, above, "right")
-    return float(wins.mean() / (2 * len(below)))
 
 
 def linear_fit(x: Numbers, y: Numbers) -> tuple[float, float, float]:

@@ -16,7 +16,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from flnl.core.payload import Payload
-from flnl.evaluation.metrics import rank_correlation, squared_error, squared_error_floor, true_quality
+from flnl.evaluation.metrics import squared_error, squared_error_floor, true_quality
 from flnl.methods.fedes.aggregator import QualityMean
 from flnl.methods.fedes.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
 from flnl.methods.fedes.exchange import ClientQualities
@@ -36,6 +36,7 @@ from flnl.methods.fedes.selective_decay import (
     ranks,
     step_masks,
 )
+from flnl.numerics.ranks import rank_correlation
 from flnl.numerics.scaling import quality
 from tests.toys import vector
 from tests.vectors.baselines import baseline, check

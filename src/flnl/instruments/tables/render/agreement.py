@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from scipy.stats import spearmanr
-
 from flnl.instruments.tables.results import Filled
 from flnl.instruments.tables.table import Row
+from flnl.numerics.ranks import rank_correlation
 
 FEWEST_METHODS = 3
 """A rank correlation of two methods can only be 1 or -1, so it is not reported."""
@@ -86,7 +85,7 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Spearman's rank correlation, ties at their mean rank; None if one side is all tied."""
     if len(set(one)) == 1 or len(set(other)) == 1:
         return None
-    return float(spearmanr(one, other).statistic)
+    return rank_correlation(one, other)
 
 
 def _reversed(
