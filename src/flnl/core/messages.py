@@ -233,6 +233,7 @@ class Gathered:
     aid: Payload  # the aid that exchanges request in ``Exchange.aid``
     seed: int  # the run's seed
     corrects: bool = False  # clients correct labels next, at the end of a pass or stage
+    num_samples: Mapping[int, int] = field(default_factory=dict)  # of each client that holds any, of the cohort or not
 
 
 @dataclass(frozen=True)

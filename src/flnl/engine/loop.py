@@ -177,6 +177,7 @@ class _Server:
             self.aid,
             self.run.settings.seed,
             corrects,
+            {client: self.run.federation.sizes[client] for client in self.clients},
         )
         state, values = self._judge(state, stage, gathered, values, wants)
         combined = self._combined(state, stage, values) if finite else None
