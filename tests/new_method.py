@@ -2,13 +2,15 @@
 
     python -m tests.new_method fedgr --title FedGR --warm-up
 
-Files that are there stay as they are; called again, it brings the README's table up to date and says what is left.
+Files that are there stay as they are; called again, it brings the README's table up to date, writes golden trajectories
+that are not committed anew, and says what is left.
 """
 
 import argparse
 import io
 import keyword
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -248,6 +250,19 @@ def update_table(readme: str, made: str) -> str:
     return readme.replace(f"{head}{before}{end}", f"{head}{table}{end}")
 
 
+def to_write(file: Path) -> list[str]:
+    """The names of the golden trajectories that belong into ``file``, unless git knows it: then only those it lacks.
+
+    Those of a method that is being written are of what it was, at first of the skeleton.
+    """
+    from tests.golden import test_golden
+
+    names = list(test_golden.FILES.get(file, ()))
+    asked = ["git", "ls-files", "--error-unmatch", file.name]
+    known = file.exists() and not subprocess.run(asked, cwd=file.parent, capture_output=True).returncode
+    return [name for name in names if not known or name not in test_golden.written([file])]
+
+
 def main() -> None:
     """``python -m tests.new_method NAME``."""
     parser = argparse.ArgumentParser(prog="python -m tests.new_method", description="write the skeleton of a method")
@@ -266,9 +281,9 @@ def main() -> None:
     from tests.golden import test_golden  # now that there is something to find
     from tests.methods.test_complete import missing
 
-    if name in test_golden.SETTINGS.keys() - test_golden.written().keys():
+    if names := to_write(ROOT / "tests/methods" / name / "trajectories.json"):
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            test_golden.write([name])
+            test_golden.write(names)
     left = missing(name)
     print(f"{name}: {len(left)} to be written" if left else f"{name} is complete", *left, sep="\n  ")
 

@@ -12,7 +12,8 @@ import flnl.methods
 from flnl.config import compose
 from flnl.core.method import assemble
 from tests import new_method
-from tests.entries import Entry, Known, Words
+from tests.entries import METHODS, Entry, Known, Words
+from tests.golden import test_golden
 from tests.properties.reference import References
 from tests.properties.runs import difference, rounds
 from tests.properties.test_parts import acting
@@ -65,6 +66,18 @@ def test_a_skeleton_is_in_the_form_of_the_code(tmp_path: Path) -> None:
     for command in (["format", "--check"], ["check", "--no-cache"]):
         done = subprocess.run([ruff, *command, *settings, "."], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
+
+
+def test_a_trajectory_follows_the_method_until_it_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is the skeleton's, whose loss goes."""
+    settings = {"fresh": ("method=fresh",), "fresh_other": ("method=fresh", "rounds=2")}
+    committed, file = METHODS / "feddyn/trajectories.json", tmp_path / "trajectories.json"
+    monkeypatch.setattr(test_golden, "FILES", {file: settings, committed: {"feddyn": (), "feddyn_new": ()}})
+    assert new_method.to_write(file) == ["fresh", "fresh_other"]
+    file.write_text('{"fresh": []}')
+    assert new_method.to_write(file) == ["fresh", "fresh_other"]
+    assert new_method.to_write(committed) == ["feddyn_new"]
+    assert new_method.to_write(tmp_path / "of another folder") == []
 
 
 @pytest.mark.parametrize("name", ["FedGR", "fed-gr", "1st", "class", "../x"])
