@@ -138,7 +138,8 @@ def test_what_a_protocol_says_of_a_method_reaches_it(method: str) -> None:
             cfg.protocol = OmegaConf.load(CONF / "protocol" / f"{protocol}.yaml")
         rows = cfg.method.get("settings", {})
         own = rows.get(protocol, {})
-        says = {**cfg.protocol, **own}
+        for_all = {key: value for key, value in rows.get("default", {}).items() if not isinstance(value, str)}
+        says = {**cfg.protocol, **for_all, **own}
         for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
             assert cfg.train[key] == says[key], (protocol, key)
         assert cfg.rounds == says["rounds"], protocol
