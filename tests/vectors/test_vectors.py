@@ -12,7 +12,7 @@ NOT_HERE = {
     SEED.name: {"data.cifar_n"},
     FEDERATED: {
         *("fedavg.state_dict", "bn.pooled_variance", "fedprox.penalty", "fedprox.WRONG_variants", "fedprox.sgd_step"),
-        *("scaffold.sgd_steps", "scaffold.client", "fedelc.pencil", "maskedoptim.loss", "fedelr.two_steps"),
+        *("fedelc.pencil", "maskedoptim.loss", "fedelr.two_steps"),
         "compose.metamorphic",
     },
     LABEL_NOISE: {
@@ -21,7 +21,7 @@ NOT_HERE = {
     },
     MORE: set[str](),
     FIELD: {
-        *("fedopt.empty_round", "scaffold.two_rounds", "scaffold.option_I", "md_dyr_sh.T0.5"),
+        *("fedopt.empty_round", "md_dyr_sh.T0.5"),
         *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official"),
         *("clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
         *("maskedoptim.merge", "maskedoptim.aggregate", "fnbench.group_rates", "fnbench.mixed_rates"),
