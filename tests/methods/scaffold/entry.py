@@ -23,7 +23,8 @@ KNOWN = Known(
         Entry(
             "fedcorr_and_scaffold",
             (
-                *("method=fedcorr", "method/exchange=[lid,control_variates]", "method/gradient=drift_correction"),
+                *("method=fedcorr", "method/exchange=[fedcorr_lid,scaffold_control_variates]"),
+                "method/gradient=scaffold_drift_correction",
                 *("+method.stages.preprocess={silent:[control_variates]}", "method/aggregator=uniform_mean"),
                 *("method.stages.finetune.silent=[lid,control_variates]", *THREE_STAGES),
             ),
@@ -51,5 +52,5 @@ KNOWN = Known(
         ),
         ("method=scaffold", "train.momentum=0.5", "rounds=3"): ("method.exchange.control_variates.normaliser=steps",),
     },
-    needed={"gradient/drift_correction": ("method/exchange=[lid,control_variates]",)},
+    needed={"gradient/scaffold_drift_correction": ("method/exchange=[fedcorr_lid,scaffold_control_variates]",)},
 )

@@ -455,7 +455,7 @@ def test_what_belongs_together_is_named():
     assert variates(weights="samples").lacks([uniform]) == ("method/aggregator=mean",)
     parts = {"exchange": {"it": exchange}}
     toy = method(stage(gradient=DriftCorrection(), **parts), stage(name="last", **parts), **parts)
-    with pytest.raises(UserError, match=r"^method.exchange.it: needs method/gradient=drift_correction in every stage"):
+    with pytest.raises(UserError, match=r"^method.exchange.it: needs method/gradient=scaffold_drift_correction in"):
         toy.check_network(nn.Linear(2, 2), {0: 5}, ONE_STEP)
     silent = replace(toy, stages=(toy.stages[0], replace(toy.stages[1], exchange={})))
     silent.check_network(nn.Linear(2, 2), {0: 5}, ONE_STEP)

@@ -68,7 +68,7 @@ class ControlVariates(Exchange):
     """Keeps ``c = Σ_k p_k c_k`` over all N clients that hold data (SCAFFOLD, Karimireddy et al. 2020, Algorithm 1).
 
     Server and clients begin with zeros. After its visit, client k of the cohort S sends ``Δ_k = c_k⁺ − c_k``, and the
-    server sets ``c ← c + Σ_{k ∈ S} p_k Δ_k``. Use it with ``method/gradient=drift_correction``.
+    server sets ``c ← c + Σ_{k ∈ S} p_k Δ_k``. Use it with ``method/gradient=scaffold_drift_correction``.
 
     ``option``: c_k⁺ is, under I, the gradient at the received model over all of the client's samples; under II
     ``c_k − c + (x − y_k)/(K η)``, the mean of its gradients at its K steps. ``normaliser`` is, under II and with
@@ -96,7 +96,7 @@ class ControlVariates(Exchange):
         """Why control variates are no gradients here: by how clients train, or by what option I does not compute."""
         if not any(isinstance(part, Correcting) for part in stage):
             return (
-                "needs method/gradient=drift_correction in every stage in which it is not silent "
+                "needs method/gradient=scaffold_drift_correction in every stage in which it is not silent "
                 "(method.stages.NAME.silent)"
             )
         training = setting.training
