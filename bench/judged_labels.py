@@ -189,7 +189,7 @@ def rows(case: Case, root: Path, judged: Judged) -> Iterator[Row]:
             scores=kind,
             by_default=kind == default,
             **measures(judged, run.position, rank, issue),
-            test_accuracy=float(run.record["metrics"]["last"]),
+            test_accuracy=float(run.record.metrics["last"]),
         )
 
 

@@ -217,7 +217,7 @@ def rows(case: Case, root: Path) -> Iterator[Row]:
                 score=score,
                 prior=weight,
                 **_measures(run, found, dataclasses.replace(options, score=score, prior_weight=weight)),
-                test_accuracy=float(run.record["metrics"]["last"]),
+                test_accuracy=float(run.record.metrics["last"]),
             )
 
 

@@ -146,7 +146,7 @@ def measured(case: Case, root: Path) -> Row:
     examined = examine(root / case.folder, Options(probabilities="window", formats=()), lambda line: None)
     record, measures = examined.run.record, examined.audit.measured
     assert measures is not None, "the truth of the digits is known"
-    metrics = record["metrics"]
+    metrics = record.metrics
     return Row(
         **asdict(case),
         accuracy=metrics["last"],

@@ -65,7 +65,7 @@ def column(table: str, label: str, scale: str = "lenet", what: str = "ours") -> 
 def _ours(line: Line, scale: str) -> float:
     """A cell's number from its runs' records, with the last bits that decide how the table rounds it."""
     number = float(line["ours"])
-    held = [runs(scale)[one].metrics for one in names(line["records"])]
+    held = [runs(scale)[one].record.metrics for one in names(line["records"])]
     means = (100 * fmean(one[key] for one in held) for key in ("best", "mean_last_10", "last")) if held else ()
     return next((one for one in means if isclose(one, number, rel_tol=1e-9)), number)
 

@@ -112,8 +112,8 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
             record = run.close("finished")
             closing = time.perf_counter() - closing
             held, files = run.state.clients.size, len(run.state.clients.files)
-            accuracy = record["metrics"]["last"]
-            executor = record["executor"]["name"]
+            accuracy = record.metrics["last"]
+            executor = record.raw["executor"]["name"]
     shelf = Path(run.folder.path, "clients")
     return {
         "opening": opened,

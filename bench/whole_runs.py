@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from flnl.storage.records import read_record
+from flnl.record.run import RunRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,8 +44,8 @@ def chosen(
 
 def finished(folder: Path) -> bool:
     """Whether there is a finished run."""
-    record = read_record(folder)
-    return record is not None and record.get("status") == "finished"
+    record = RunRecord.read(folder)
+    return record is not None and record.finished
 
 
 def values(rows: Sequence[Any], name: str) -> list[float]:

@@ -21,7 +21,8 @@ DOOR = "__main__"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core", "console"),
     ("config", "models", "numerics", "storage"),
-    ("data", "parts", "record"),
+    ("record",),
+    ("data", "parts"),
     ("engine",),
     ("evaluation", "figures", "methods"),
     ("run",),

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from flnl.commands.predict import classify
 from flnl.config import compose
 from flnl.engine.model_file import ModelFile
 from flnl.record import metric_names
+from flnl.record.run import RunRecord
 from flnl.run.session import Session
 from tests.properties.runs import difference
 from tests.registry import BY_NAME
@@ -80,7 +80,7 @@ def test_a_signal_in_the_last_round_is_the_programs(tmp_path: Path, monkeypatch:
     """The run finishes; a loop over runs must end nevertheless."""
     whole = Session.close
 
-    def close(self: Session, status: str) -> dict[str, Any]:
+    def close(self: Session, status: str) -> RunRecord:
         os.kill(os.getpid(), signal.SIGINT)
         return whole(self, status)
 

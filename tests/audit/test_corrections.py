@@ -17,6 +17,7 @@ from flnl.audit.examination import Examined
 from flnl.audit.writing import write
 from flnl.config import compose
 from flnl.data.federation.build import from_config
+from flnl.record.run import RunRecord
 from tests.audit.pages import audit
 
 N = 24
@@ -29,7 +30,7 @@ def begins_again(folder: Path, words: Sequence[str], partition: Sequence[str]) -
     federation = from_config(cfg)
     position, given = federation.held, federation.given.numpy()
     samples = LabelledSamples(federation.holders, federation.names, given[position])
-    run = AuditedRun(folder / "run", {"config": compose.resolved(cfg)}, federation, samples, position, None)
+    run = AuditedRun(folder / "run", RunRecord(config=compose.resolved(cfg)), federation, samples, position, None)
     classes = federation.dataset.classes
     plain = audit(len(position), classes=classes, corrections="suggested", formats=(), out=folder / "audit")
     found = replace(

@@ -25,9 +25,9 @@ from flnl.core.parts import ServerUpdate
 from flnl.engine.model_file import ModelFile
 from flnl.models import pretrained
 from flnl.record import lines
+from flnl.record.run import RunRecord
 from flnl.record.tuned import Tuned
 from flnl.storage.input_file import DEPTH, parse_json
-from flnl.storage.records import read_record
 from tests.cli.conftest import Command, Said
 from tests.products.conftest import Commands, said  # noqa: F401
 from tests.registry import BY_NAME, TINY
@@ -548,7 +548,7 @@ def test_a_record_that_is_nested_too_deeply_is_damaged(command: Command, tmp_pat
     for deep in (NESTED, "[" * 5000 + "]" * 5000):
         (tmp_path / "run").mkdir(exist_ok=True)
         (tmp_path / "run" / "result.json").write_text(config % deep)
-        assert read_record(tmp_path / "run") is None
+        assert RunRecord.read(tmp_path / "run") is None
         found = command(*FEDAVG, "resume=run")
         assert (found.code, found.err.count("\n")) == (2, 1), found
         assert "resume=run: no run is recorded there (result.json is missing or unreadable)" in found.err

@@ -12,6 +12,7 @@ import torch
 
 from flnl.config.identity import FORMAT
 from flnl.record import order
+from flnl.record.run import RunRecord
 from flnl.run.folder import WRITTEN, open_folder
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
@@ -306,5 +307,4 @@ def test_runs_that_begin_at_once_have_numbers_of_their_own(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("held", [None, 0, -1, 2.5, True, "7"])
 def test_what_is_no_number_is_none(held: object) -> None:
-    assert order.number({"order": held}) == 0
-    assert order.age({"order": held, "started": None}) == (0, 0.0)
+    assert RunRecord.of({"order": held, "started": None}).age == (0, 0.0)

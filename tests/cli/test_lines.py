@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from flnl.core.errors import UserError
-from flnl.figures import record
 from flnl.instruments.compare.runs import find
 from flnl.instruments.tables import run_record
 from flnl.instruments.tune.scores import score
-from flnl.record import lines
 from flnl.record.lines import Checksums, DamagedLinesError, Lines
+from flnl.record.run import RunRecord
 from flnl.run import checkpoint
 from flnl.storage.atomic import write_atomically
 from tests.cli.conftest import Command
@@ -153,7 +152,7 @@ def test_what_came_after_the_checkpoint_is_cut_whatever_it_is(unbroken: Ran, lat
     found = run(FEDCORR, folder, "resume=true")
     assert (found.lines, found.corrections) == (unbroken.lines, unbroken.corrections)
     assert found.record["lines"].keys() == set(FILES)
-    assert lines.damage(folder, found.record) is None
+    assert RunRecord.open(folder).damage() is None
 
 
 def without_checksums(path: Path) -> None:
@@ -178,7 +177,7 @@ def test_a_checkpoint_without_checksums_is_gone_on_from_with_a_note(
     assert (found.lines, found.corrections) == (unbroken.lines, unbroken.corrections)
     assert difference(found.state, unbroken.state) is None
     assert found.record["metrics"] == unbroken.record["metrics"]
-    assert lines.damage(folder, found.record) is None
+    assert RunRecord.open(folder).damage() is None
 
 
 def test_without_checksums_a_line_that_is_none_is_still_told(tmp_path: Path) -> None:
@@ -204,11 +203,11 @@ def digit(path: Path) -> int:
 def test_readers_of_finished_runs_name_the_line(tmp_path: Path, command: Command) -> None:
     ran = run(FEDAVG, tmp_path / "run")
     other = run(FEDAVG, tmp_path / "other", "seed=2")
-    assert record.read(ran.folder).evaluations
+    assert RunRecord.open(ran.folder).evaluations
     number = digit(ran.folder / "metrics.jsonl")
     place = f"line {number} of {ran.folder / 'metrics.jsonl'} "
     with pytest.raises(UserError, match=place):
-        record.read(ran.folder)
+        RunRecord.open(ran.folder).with_lines()
     with pytest.raises(UserError, match=place):
         run_record.read(ran.folder)
     assert run_record.read(other.folder).evaluations
@@ -227,10 +226,14 @@ def test_closing_numbers_that_the_lines_do_not_give_are_damage(key: str, tmp_pat
     place[key] = 99 if key in held else 0.99
     file.write_text(json.dumps(held))
     said = rf"result\.json contradicts its lines: (metrics\.)?{key} is (0\.)?99, "
-    for reader in (record.read, run_record.read, lambda folder: score(folder, "last")):
+    for reader in (
+        lambda folder: RunRecord.open(folder).with_lines(),
+        run_record.read,
+        lambda folder: score(folder, "last"),
+    ):
         with pytest.raises(UserError, match=said):
             reader(file.parent)
-    assert re.search(said, lines.damage(file.parent, held) or "")
+    assert re.search(said, RunRecord.open(file.parent).damage() or "")
 
 
 @pytest.fixture(scope="module")
@@ -263,26 +266,26 @@ def test_a_run_that_was_killed_may_have_more_lines_than_its_record_knows(tmp_pat
     (folder / "result.json").write_text(json.dumps({**result, "status": "interrupted"}))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "round", "round": 3}\n{"kind": "rou')
-    assert [row["round"] for row in record.read(folder).rounds] == [1, 2, 3]
+    assert [row["round"] for row in RunRecord.open(folder).per_round] == [1, 2, 3]
     flip(folder / "metrics.jsonl", 5)
     with pytest.raises(UserError, match="line 1 of"):
-        record.read(folder)
+        RunRecord.open(folder).with_lines()
 
 
 def test_a_finished_run_has_no_more_lines_than_its_record_knows(file: Lines) -> None:
     folder, known = file.path.parent, {"lines": {"metrics.jsonl": asdict(file.checksums)}}
-    assert lines.damage(folder, {**known, "status": "finished"}) is None
+    assert RunRecord.of({**known, "status": "finished"}, folder).damage() is None
     with file.path.open("a") as more:
         more.write('{"kind": "evaluation", "accuracy": 9.14}\n')
-    assert lines.damage(folder, {**known, "status": "interrupted"}) is None
-    wrong = lines.damage(folder, {**known, "status": "finished"})
+    assert RunRecord.of({**known, "status": "interrupted"}, folder).damage() is None
+    wrong = RunRecord.of({**known, "status": "finished"}, folder).damage()
     assert wrong == f"line 6 of {file.path} is not the run's, which wrote 5 lines"
 
 
 @pytest.mark.parametrize("held", [None, 3, {"metrics.jsonl": {"lines": "many"}}])
 def test_checksums_that_cannot_be_read_are_damage(tmp_path: Path, held: object) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
-    wrong = lines.damage(tmp_path, {"status": "finished", "lines": held})
+    wrong = RunRecord.of({"status": "finished", "lines": held}, tmp_path).damage()
     assert wrong is not None
     assert "cannot be checked" in wrong
 
@@ -293,9 +296,9 @@ def test_a_record_that_was_kept_alone_still_counts(tmp_path: Path) -> None:
     (ran.folder / "metrics.jsonl").unlink()
     assert [one.folder for one in find([str(ran.folder)])] == [ran.folder]
     with pytest.raises(UserError, match=r"metrics\.jsonl is missing"):
-        record.read(ran.folder)
+        RunRecord.open(ran.folder).with_lines()
 
 
 def test_runs_of_before_have_no_checksums(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"kind": "evaluation"}\n')
-    assert lines.damage(tmp_path, {"status": "finished"}) is None
+    assert RunRecord.of({"status": "finished"}, tmp_path).damage() is None

@@ -21,6 +21,7 @@ from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved
 from flnl.engine.loop import NonFiniteError
+from flnl.record.run import RunRecord
 from flnl.run import progress
 from flnl.run import record as run_record
 from tests.cli.conftest import ROOT, Command, Launch
@@ -103,8 +104,8 @@ def test_to_ask_for_the_commit_writes_nothing_into_the_repository(
     os.utime(tmp_path / "module.py", (1, 1))  # the index no longer knows it as unchanged
     index = (tmp_path / ".git" / "index").read_bytes()
     monkeypatch.setattr(run_record, "CONF", tmp_path / "conf")
-    commit = run_record.environment()["commit"]
-    assert len(commit) == 40
+    commit = run_record.environment().commit
+    assert len(commit or "") == 40
     assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
@@ -294,13 +295,13 @@ def test_without_a_truth_what_needs_it_is_left_out(command: Command, tmp_path: P
 def test_the_end_says_what_a_run_has_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"training_passes": 240000, "forward_passes": 0, "optimizer_steps": 3750, "bytes": 2.5e6}
     used = {"wall_time_s": 12.34, "cpu_time_s": 23.45, "peak_memory": 2.5e9, "peak_gpu_memory": None}
-    progress.closing("finished", tmp_path, counts | used)
+    progress.closing("finished", tmp_path, RunRecord.of(counts | used))
     shown = [" ".join(line.split(None)).strip("│ ") for line in capsys.readouterr().out.splitlines()]
     assert "training passes, forward passes, optimiser steps │ 240,000, 0, 3,750" in shown
     assert "wall time, CPU time │ 12.3 s, 23.4 s" in shown
     assert "peak memory │ 2.50 GB" in shown
     early = {**dict.fromkeys(counts), "wall_time_s": 12.34, "cpu_time_s": None}
-    progress.closing("finished", tmp_path, early | {"peak_memory": 1e9, "peak_gpu_memory": 4e9})
+    progress.closing("finished", tmp_path, RunRecord.of(early | {"peak_memory": 1e9, "peak_gpu_memory": 4e9}))
     shown = [" ".join(line.split(None)).strip("│ ") for line in capsys.readouterr().out.splitlines()]
     assert "wall time │ 12.3 s" in shown
     assert "peak memory, in tensors on the GPU │ 1.00 GB, 4.00 GB" in shown
@@ -311,7 +312,9 @@ def test_the_end_counts_flagged_and_changed_labels_and_names_their_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = {"labels": 600.0, "flagged": 227.0, "changed": 0.0}
-    progress.closing("finished", tmp_path, {"metrics": {"last": 0.5, **counts}, "warnings": ["one", "two"]})
+    progress.closing(
+        "finished", tmp_path, RunRecord.of({"metrics": {"last": 0.5, **counts}, "warnings": ["one", "two"]})
+    )
     shown = capsys.readouterr()
     (flagged,) = (line for line in shown.out.splitlines() if "labels flagged" in line)
     assert "227 (37.83 %)" in flagged
@@ -320,7 +323,7 @@ def test_the_end_counts_flagged_and_changed_labels_and_names_their_file(
     assert "labels.csv" not in shown.out
     assert shown.err == "warning: one\nwarning: two\n"
     (tmp_path / "labels.csv").touch()
-    progress.closing("finished", tmp_path, {"metrics": {"last": 0.5}})
+    progress.closing("finished", tmp_path, RunRecord.of({"metrics": {"last": 0.5}}))
     shown = capsys.readouterr()
     assert f"all labels: {tmp_path / 'labels.csv'}\n" in shown.out
     assert "labels flagged" not in shown.out

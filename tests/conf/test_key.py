@@ -17,6 +17,7 @@ from flnl.config import compose, identity, schema
 from flnl.config.short_keys import declared
 from flnl.core.method import assemble
 from flnl.core.ranges import Neutral
+from flnl.record.run import RunRecord
 
 
 def key(*words: str) -> str:
@@ -218,11 +219,11 @@ def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
     older = copy.deepcopy(plain)
     del older["eval"]["benchmark"]
     older["model"]["_target_"] = "flnl.elsewhere.long_ago.CNN"
-    assert identity.recorded_key({"key": "of the first format", "config": older}) == identity.run_key(plain)
+    assert RunRecord.of({"key": "of the first format", "config": older}).run_key == identity.run_key(plain)
     older["model"]["_target_"] = "lab.nets.CNN"
-    assert identity.recorded_key({"key": "of the first format", "config": older}) != identity.run_key(plain)
+    assert RunRecord.of({"key": "of the first format", "config": older}).run_key != identity.run_key(plain)
     written = {"key": "as written", "key_format": identity.FORMAT, "config": {}}
-    assert identity.recorded_key(written) == "as written"
+    assert RunRecord.of(written).run_key == "as written"
 
 
 def of_stages(*names: str) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def test_a_record_of_the_third_format_has_the_order_of_its_stages_added() -> Non
     plain = of_stages("slow", "fast")
     without = {key: value for key, value in identity.identity(plain).items() if key != "method.stages"}
     record = {"key": "of the third format", "key_format": 3, "identity": without, "config": plain}
-    assert identity.recorded_key(record) == identity.run_key(plain)
+    assert RunRecord.of(record).run_key == identity.run_key(plain)
 
 
 CIFAR = ("dataset=cifar10", "model=lenet5", "noise=human")
@@ -310,16 +311,19 @@ def test_a_record_of_the_fourth_format_has_its_key_worked_out_again(words: tuple
     plain = compose.resolved(compose.load((*words, "noise=none", "method=fedavg")))
     older = {**identity.identity(plain), **identity.places(plain)}
     record = {"key": FOURTH[words], "key_format": 4, "identity": older, "config": plain}
-    assert identity.recorded_key(record) == identity.run_key(plain)
-    assert identity.recorded_identity(record) == identity.identity(plain)
+    assert RunRecord.of(record).run_key == identity.run_key(plain)
+    assert RunRecord.of(record).defining == identity.identity(plain)
     assert identity.placed_key(plain) == FOURTH[words], "its folder is found"
-    assert identity.recorded_key({**record, "identity": {**older, "seed": 2}}) != identity.run_key(plain)
+    assert RunRecord.of({**record, "identity": {**older, "seed": 2}}).run_key != identity.run_key(plain)
 
 
 def test_contents_tell_runs_apart_or_else_the_place_does() -> None:
     words = ("dataset=arrays", "dataset.root=/a", "partition=file", "partition.path=c.csv", "noise=none")
     config = compose.resolved(compose.load(words))
-    told = identity.recorded_contents
+
+    def told(raw: dict[str, Any]) -> dict[str, str]:
+        return RunRecord.of(raw).told_by
+
     assert told({"config": config, "data": "aa", "contents": {"partition": "bb", "noise": "cc"}}) == {
         "dataset.contents": "aa",
         "partition.contents": "bb",
@@ -335,8 +339,8 @@ def test_a_record_of_the_second_format_has_its_key_worked_out_again() -> None:
     plain = compose.resolved(compose.load(CIFAR))
     older = {**identity.identity(plain), "dataset.root": "/where/it/was", "noise.root": "/where/it/was"}
     record = {"key": "of the second format", "key_format": 2, "identity": older, "config": plain}
-    assert identity.recorded_key(record) == identity.run_key(plain)
-    assert identity.recorded_key({**record, "identity": {**older, "seed": 2}}) != identity.run_key(plain)
+    assert RunRecord.of(record).run_key == identity.run_key(plain)
+    assert RunRecord.of({**record, "identity": {**older, "seed": 2}}).run_key != identity.run_key(plain)
 
 
 def test_a_record_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +348,7 @@ def test_a_record_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(tmp_path))
     plain = compose.resolved(compose.load())
     plain["model"]["_target_"] = "hostile_module.Net"
-    assert identity.recorded_key({"key": "old", "config": plain})
+    assert RunRecord.of({"key": "old", "config": plain}).run_key
     assert "hostile_module" not in sys.modules
     identity.run_key(plain)  # of what was typed
     assert sys.modules.pop("hostile_module")

@@ -12,7 +12,7 @@ import yaml
 from flnl import __main__ as program
 from flnl.config import compose, identity
 from flnl.config.recorded_settings import short
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT, RunRecord
 from tests.registry import BY_NAME, TINY
 
 Config = Callable[..., str]
@@ -72,11 +72,11 @@ def test_short_is_what_counts_by_the_keys_that_people_type(config: Config, tmp_p
 def test_short_leaves_nothing_out_that_counts(name: str, tmp_path: Path) -> None:
     """Every value of the identity is there, under its key or a short one, unless it is nothing at all."""
     words = BY_NAME[name].words if name in BY_NAME else [f"method={name}"]
-    record = json.loads((recorded(tmp_path / "run", *words) / RESULT).read_text())
-    values, whole = short(record), record["identity"]
+    record = RunRecord.open(recorded(tmp_path / "run", *words))
+    values, whole = short(record.defining, record.config), record.identity
     kept = [key for key, value in whole.items() if value not in (None, {}, [])]
     assert len(values) == len(kept)
-    plain = record["config"]
+    plain = record.config
     for key in (key for key in values if key.startswith("method.") and key.count(".") == 1 and key not in whole):
         if f"{key}._target_" not in whole:
             assert values[key] == plain["method"][key.removeprefix("method.")]
@@ -95,9 +95,9 @@ def test_a_short_key_that_says_something_else_is_not_used(tmp_path: Path) -> Non
     folder = recorded(tmp_path / "run", "method=fedprox")
     record = json.loads((folder / RESULT).read_text())
     record["config"]["method"]["mu"] = 9.0
-    assert "method.local.fedprox.mu" in short(record)
+    assert "method.local.fedprox.mu" in short(record["identity"], record["config"])
     del record["config"]["method"]["mu"]
-    assert "method.local.fedprox.mu" in short(record)
+    assert "method.local.fedprox.mu" in short(record["identity"], record["config"])
 
 
 @pytest.mark.parametrize("more", [[], ["--short"]])

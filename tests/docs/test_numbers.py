@@ -152,7 +152,7 @@ def test_the_comparison_says_how_much_fedcorr_trains_under_its_protocol() -> Non
     lines = chain.from_iterable(numbers(file) for file in SMALL.glob("f*_[0-9]*.csv"))
     chosen = {*chain.from_iterable(json.loads(row["records"]) for row in lines if is_fedcorr(row["row"]))}
     runs = [run for name, run in run_record.load(SMALL).items() if name in chosen]
-    trainings = [run.record["participations"] for run in runs]
+    trainings = [run.record.participations or 0 for run in runs]
     times = [len(run.evaluations) for run in runs]
     text = prose(COMPARISON)
     assert f"under this protocol {min(trainings)} to {max(trainings)} trainings" in text
@@ -200,7 +200,7 @@ def walls(method: str) -> list[float]:
     rows = chain.from_iterable(numbers(file) for file in lenet.glob("*_[0-9]*.csv"))
     names = {*chain.from_iterable(json.loads(row["records"]) for row in rows if row["row"] == method)}
     runs = run_record.load(lenet)
-    return [runs[name].record["wall_time_s"] for name in names]
+    return [runs[name].record.wall_time_s or 0.0 for name in names]
 
 
 def test_pages_have_the_times_of_the_runs_on_real_images() -> None:

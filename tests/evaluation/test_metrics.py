@@ -22,7 +22,7 @@ from flnl.evaluation.metrics import (
 )
 from flnl.numerics.distance import squared_move
 from flnl.numerics.ranks import auroc
-from flnl.storage.closing import summarise
+from flnl.record.closing import summarise
 from tests.toys import composed
 
 

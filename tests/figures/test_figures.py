@@ -20,8 +20,9 @@ from flnl.core.errors import UserError
 from flnl.figures import accuracy, confusion, drawing, lid, memorization, noise_levels, stability
 from flnl.figures import clients as of_clients
 from flnl.figures.drawing import FIGURES
-from flnl.figures.record import RunRecord, read
 from flnl.numerics.ranks import auroc
+from flnl.figures.rows import passes
+from flnl.record.run import RunRecord
 from tests.properties.runs import run
 from tests.registry import BY_NAME
 
@@ -100,7 +101,7 @@ def written(
     (folder / "result.json").write_text(json.dumps({"key": "k", "status": "finished", "config": config} | result))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
     (folder / "corrections.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corrections))
-    return read(folder)
+    return RunRecord.open(folder)
 
 
 def drawn(figure: Figure | None) -> Any:
@@ -178,7 +179,7 @@ def test_a_half_written_line_is_left_out_and_the_status_said(tmp_path: Path) -> 
     written(tmp_path, status="interrupted")
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "evaluation", "rou')
-    figure = drawn(accuracy.draw(read(tmp_path)))
+    figure = drawn(accuracy.draw(RunRecord.open(tmp_path)))
     assert len(line(figure.axes[0], "test")[0]) == 4
     assert figure.get_suptitle().endswith("(interrupted)")
 
@@ -278,7 +279,7 @@ def test_no_line_joins_clients(draw: Any, tmp_path: Path) -> None:
 def test_a_stage_that_fits_no_mixture_is_no_pass_and_first_and_last_are_always_shown(tmp_path: Path) -> None:
     rows = [correction(4 * i, shift=0.1 * i) for i in range(1, 9)]
     record = written(tmp_path, corrections=[*rows, correction(50, "finetune", shift=0.8)])
-    assert [row["round"] for row in record.passes] == list(range(4, 36, 4))
+    assert [row["round"] for row in passes(record)] == list(range(4, 36, 4))
     titles = [axes.get_title() for axes in drawn(lid.draw(record)).axes[:4]]
     assert (titles[0][:6], titles[-1][:6]) == ("pass 1", "pass 8")
     assert len(set(titles)) == 4
@@ -354,7 +355,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
     written(tmp_path, corrections=[correction(4, clients=many)])
     files = drawing.save(tmp_path)
     assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name not in ASKED]
-    levels, bars = drawn(noise_levels.draw(read(tmp_path))).axes
+    levels, bars = drawn(noise_levels.draw(RunRecord.open(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())
     assert len(bars.patches) == 4
     tops = bars.patches[-1].get_data()
@@ -515,14 +516,14 @@ def test_a_split_by_other_scores_has_no_figure_of_lid(tmp_path: Path) -> None:
     row = correction(4)
     del row["clients"]["cumulative_lid"]
     record = written(tmp_path, corrections=[row])
-    assert record.passes
+    assert passes(record)
     assert lid.draw(record) is None
 
 
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
     ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", *OBSERVED)
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
-    record = read(ran.folder)
+    record = RunRecord.open(ran.folder)
     over_rounds = drawn(accuracy.draw(record)).axes[0]
     assert line(over_rounds, "test")[1] == [row["accuracy"] for row in ran.lines if row["kind"] == "evaluation"]
     assert [name for name, _, _ in accuracy.stages(record, "round")] == ["preprocess", "finetune", "usual"]
@@ -543,8 +544,8 @@ def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
 def test_a_stopped_run_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
     ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9", *OBSERVED)
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
-    assert read(ran.folder).title.endswith("(stopped)")
-    assert len(drawn(noise_levels.draw(read(ran.folder))).axes) == 2
+    assert RunRecord.open(ran.folder).title.endswith("(stopped)")
+    assert len(drawn(noise_levels.draw(RunRecord.open(ran.folder))).axes) == 2
 
 
 def test_fedavg_has_its_accuracy_and_off_is_off(tmp_path: Path) -> None:
@@ -577,7 +578,7 @@ def test_figures_that_cannot_be_read_or_written_leave_the_run_as_it_is(
     (tmp_path / "run" / "figures").write_text("a file in the way")
     caplog.clear()
     assert run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true", "resume=true").record["status"] == "finished"
-    monkeypatch.setattr(drawing, "read", lambda folder: 1 / 0)
+    monkeypatch.setattr(RunRecord, "with_lines", lambda _: 1 / 0)
     assert run(BY_NAME["fedavg"].words, tmp_path / "other", "figures=true").record["status"] == "finished"
     assert len([r for r in caplog.records if "could not be drawn" in r.getMessage()]) == 2
 

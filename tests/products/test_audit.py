@@ -50,6 +50,7 @@ from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.evaluation.probabilities import NAME, Probabilities
 from flnl.numerics.randomised_response import RandomisedResponse
+from flnl.record.run import RunRecord
 from flnl.storage.whole_folder import written_whole
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.runs import Ran, run
@@ -149,7 +150,7 @@ def test_audit_json_adds_up(fedcorr: Ran, said: Commands, tmp_path: Path) -> Non
 
 def test_the_page_shows_images_as_they_are_in_their_files(own: Own, said: Commands, tmp_path: Path) -> None:
     """The run decoded images of 12x10 pixels to 8x8, and kept those in memory."""
-    assert isinstance(recorded_federation(own.ran.record, own.ran.folder).dataset.train, TensorImages)
+    assert isinstance(recorded_federation(RunRecord.open(own.ran.folder), own.ran.folder).dataset.train, TensorImages)
     assert said(program, own.ran.folder, "--out", tmp_path / "out").code == 0
     encoded = re.findall(r"data:image/\w+;base64,([\w+/=]+)", (tmp_path / "out" / "pages" / "0000.js").read_text())
     assert encoded
@@ -783,7 +784,7 @@ def no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, tmp_path: Path, monkeypatch) -> None:
     opened = AuditedRun.open(own.ran.folder)
     config = {**opened.config, "dataset": {**opened.config["dataset"], "train_size": 30}}
-    part = replace(opened, record={**opened.record, "config": config})
+    part = replace(opened, record=replace(opened.record, config=config))
     monkeypatch.setattr(AuditedRun, "open", lambda *_: part)
     refused(
         said(program, own.ran.folder, "--corrections", "suggested", "--out", tmp_path / "o"), "dataset.train_size=30"
@@ -832,7 +833,7 @@ def test_folds_of_a_run_from_pretrained_weights_are_refused(
 ) -> None:
     """Also where an earlier audit has kept folds, which may have been trained from scratch."""
     opened = AuditedRun.open(fedavg.folder)
-    changed = replace(opened, record={**opened.record, "config": {**opened.config, "model": model}})
+    changed = replace(opened, record=replace(opened.record, config={**opened.config, "model": model}))
     kept = Probabilities.load(fedavg.folder / NAME)
     monkeypatch.setattr(folds, "_kept", lambda *_: kept)
     if key is None:
@@ -845,7 +846,7 @@ def test_folds_of_a_run_from_pretrained_weights_are_refused(
 def test_a_fold_that_learned_nothing_is_not_kept(fedavg: Ran, tmp_path: Path) -> None:
     opened = AuditedRun.open(fedavg.folder)
     config = {**opened.config, "on_nonfinite": "drop", "train": {**opened.config["train"], "lr": 1e300}}
-    diverging = replace(opened, folder=tmp_path, record={**opened.record, "config": config})
+    diverging = replace(opened, folder=tmp_path, record=replace(opened.record, config=config))
     with pytest.raises(loop.NonFiniteError, match=r"all \d+ local trainings of a fold .* learned nothing"):
         folds.out_of_fold(diverging, 2, "samples", print)
     assert not (tmp_path / "folds").exists()
@@ -1075,7 +1076,7 @@ def test_a_record_has_no_other_code_run_in_a_fold(place: tuple[str, ...], value:
     node[last] = value
     with pytest.raises(UserError, match=re.escape(part)):
         folds.out_of_fold(
-            replace(opened, folder=Path("nowhere"), record={**opened.record, "config": config}), 2, "samples", print
+            replace(opened, folder=Path("nowhere"), record=replace(opened.record, config=config)), 2, "samples", print
         )
 
 

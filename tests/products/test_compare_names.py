@@ -9,7 +9,8 @@ import pytest
 
 from flnl.config.compose import load, resolved
 from flnl.instruments.compare.names import names
-from flnl.instruments.compare.runs import Row, Run, grouped
+from flnl.instruments.compare.runs import Row, grouped
+from flnl.record.run import RunRecord
 
 
 @cache
@@ -19,7 +20,7 @@ def composed(words: str) -> dict[str, Any]:
 
 def row(words: str, *, typed: bool = True, folder: str = "run", **more: Any) -> Row:
     config = composed(words) | more
-    return Row((Run(Path(folder), {"config": config, "overrides": words.split() if typed else []}),))
+    return Row((RunRecord.of({"config": config, "overrides": words.split() if typed else []}, Path(folder)),))
 
 
 def named(*commands: str, typed: bool = True) -> list[str]:

@@ -71,7 +71,7 @@ def _trained(words: Sequence[str], place: Path) -> dict[str, Any]:
         session.log = noted  # type: ignore[method-assign]
 
     overrides = [*words, f"output={place / 'run'}", f"cache={place / 'cache'}"]
-    record = train(compose.load(overrides), overrides, opened=watch).record
+    record = train(compose.load(overrides), overrides, opened=watch).record.raw
     for result, copy in zip(results, copies, strict=True):
         assert difference(result.state, copy) is None, "a later round wrote into an earlier state"
     return {"record": dict(record), "rounds": results}

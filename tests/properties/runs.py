@@ -58,7 +58,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
     """Train in this process with ``folder`` as the run's."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    return Ran(folder, train(compose.load(overrides), overrides).record)
+    return Ran(folder, train(compose.load(overrides), overrides).record.raw)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary
 from flnl.evaluation.metrics import absolute_error
 from flnl.figures import drawing as figures_drawing
-from flnl.figures.record import read
 from flnl.methods import fedcorr, fedes
 from flnl.methods.feddiv import batch
 from flnl.numerics import scaling
@@ -51,6 +50,7 @@ from flnl.parts import batches, losses, servers
 from flnl.parts.aggregators import mean
 from flnl.parts.samplers import uniform
 from flnl.record import label_table
+from flnl.record.run import RunRecord
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import ONE_STAGE, TINY
 from tests.toys import composed, random_federation
@@ -166,7 +166,7 @@ def masks(ran: Ran) -> dict[int, list[bool]]:
 
 def drawn(ran: Ran) -> set[str]:
     """The figures that the run's record has data for."""
-    record = read(ran.folder)
+    record = RunRecord.open(ran.folder)
     return {name for name, draw in figures_drawing.FIGURES.items() if draw(record) is not None}
 
 

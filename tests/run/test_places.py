@@ -18,9 +18,9 @@ from flnl.config import compose, identity
 from flnl.core.errors import UserError
 from flnl.instruments.compare.names import names
 from flnl.instruments.compare.runs import Row, find, grouped
+from flnl.record.run import RESULT
 from flnl.run import checkpoint
 from flnl.run.train import train
-from flnl.storage.records import RESULT
 from tests.data.test_datasets_torchvision import write_cifar, write_mnist
 from tests.properties.runs import Ran, run
 

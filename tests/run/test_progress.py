@@ -15,6 +15,7 @@ from rich.console import Console
 
 from flnl.config import compose
 from flnl.engine import planned
+from flnl.record.run import RunRecord
 from flnl.run import progress
 from flnl.sweep import table as sweep_table
 from flnl.sweep.ledger import Job
@@ -70,7 +71,7 @@ def test_a_terminal_that_was_closed_costs_no_run(monkeypatch: pytest.MonkeyPatch
             bar.round(after(number, "training"))
             time.sleep(0.15)  # the bar is drawn anew
     progress.warn("a line")
-    progress.closing("finished", Path("run"), {})
+    progress.closing("finished", Path("run"), RunRecord())
     sweep_table.show(Path(), [Job(0, (), status="finished")])
     with contextlib.suppress(OSError):
         stream.close()

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flnl.console.extras import install
 from flnl.core.errors import UserError
-from flnl.figures import record as records
 from flnl.record import label_table, metric_names
-from flnl.storage.records import check_file
+from flnl.record.run import RunRecord
 from flnl.storage.spreadsheet import text_of
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ class RunResults:
     numbers: Mapping[str, Any] = field(repr=False)  # of the closing table: ``best``, ``last`` (in [0, 1]), and others
     warnings: tuple[str, ...]  # what the method may have harmed, as the run's end printed it; mostly none
     record: Mapping[str, Any] = field(repr=False)  # all of ``result.json``
-    _read: records.RunRecord = field(repr=False)
+    _run: RunRecord = field(repr=False)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A row for each round, by ``round``: ``stage``, ``train/loss``, ``test/accuracy``, NaN without evaluation."""
-        evaluations = {row["round"]: row for row in self._read.evaluations}
-        rows = [metric_names.of_round(row, evaluations.get(row["round"])) for row in self._read.rounds]
+        evaluations = {row["round"]: row for row in self._run.evaluations}
+        rows = [metric_names.of_round(row, evaluations.get(row["round"])) for row in self._run.per_round]
         return _frame(rows, columns=None if rows else list(metric_names.FIRST)).set_index("round")
 
     @cached_property
@@ -49,7 +48,7 @@ class RunResults:
         rows = [
             {"round": row["round"], "client": self._client(client), "stage": row["stage"]}
             | {name: values[client] for name, values in row["clients"].items()}
-            for row in self._read.corrections
+            for row in self._run.corrections
             for client in range(max(map(len, row["clients"].values()), default=0))
         ]
         return _frame(rows, columns=None if rows else ["round", "client", "stage"]).set_index(["round", "client"])
@@ -64,7 +63,7 @@ class RunResults:
         file = self.folder / label_table.NAME
         pandas = _pandas()
         try:
-            check_file(file, self.record)
+            self._run.check_file(file)
             table = pandas.read_csv(file, dtype=str, keep_default_na=False, encoding_errors="surrogateescape")
         except FileNotFoundError:
             raise UserError(
@@ -72,7 +71,7 @@ class RunResults:
             ) from None
         except ValueError as error:  # pandas' errors about files are ValueErrors, too
             raise _unreadable(file, str(error).strip()) from error
-        named = ["client"] if "client_names" in self.record else []
+        named = ["client"] if self._run.client_names else []
         texts = [name for name in (*named, "sample", "given", "final", "true") if name in table]
         table[texts] = table[texts].map(text_of)
         for name in ("client", "confidence", "self_confidence", "flagged"):
@@ -85,7 +84,7 @@ class RunResults:
         return table
 
     def _client(self, number: int) -> str | int:
-        return self._read.called(number) if "client_names" in self.record else number
+        return self._run.called(number) if self._run.client_names else number
 
     @property
     def figures(self) -> dict[str, Path]:
@@ -100,18 +99,9 @@ def load_run(folder: str | Path) -> RunResults:
         UserError: if there is no run, or its files differ from what it wrote.
     """
     path = Path(folder).expanduser()
-    read = records.read(path)
-    result = read.result
-    numbers, warnings = result.get("metrics"), result.get("warnings")
-    return RunResults(
-        folder=path,
-        status=str(result.get("status")),
-        config=result["config"],
-        numbers=numbers if isinstance(numbers, Mapping) else {},
-        warnings=tuple(map(str, warnings)) if isinstance(warnings, list) else (),
-        record=result,
-        _read=read,
-    )
+    run = RunRecord.open(path).with_lines()
+    warnings = tuple(map(str, run.warnings))
+    return RunResults(path, run.status, run.config, run.metrics, warnings, run.raw, run)
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str] | None) -> pd.DataFrame:

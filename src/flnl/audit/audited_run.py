@@ -9,14 +9,12 @@ from typing import Any
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
-from flnl.config.quoting import quoted
 from flnl.config.recorded import places_of
-from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
 from flnl.record import label_table
-from flnl.storage.records import RESULT, check_file, read_record
+from flnl.record.run import RunRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +22,7 @@ class AuditedRun:
     """A run and its data."""
 
     folder: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     federation: Federation
     samples: LabelledSamples  # in the order of labels.csv
     position: Indices  # [N], in the training set
@@ -43,16 +41,7 @@ class AuditedRun:
         Raises:
             UserError: if there is no finished run, or its data or labels are not what they were.
         """
-        record = read_record(folder)
-        if record is None:
-            raise UserError(
-                f"{folder}: no run is recorded there ({RESULT} is missing or unreadable); name a run's folder"
-            )
-        if record.get("status") != "finished":
-            raise UserError(
-                f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
-                f"finish it first, by the command that began it with resume={quoted(str(folder))}"
-            )
+        record = RunRecord.open(folder, "; name a run's folder").demand_finished()
         places = places_of(data)
         federation = recorded_federation(_with_images_in_files(record), folder, config_dir, places)
         position = federation.held
@@ -66,7 +55,7 @@ class AuditedRun:
         labels = None
         if file.exists():
             labels = read_labels(file, samples, federation.dataset.classes)
-            check_file(file, record)  # after what could be said of its lines
+            record.check_file(file)  # after what could be said of its lines
         return cls(folder, record, federation, samples, position, labels, tuple(config_dir), places)
 
     def as_trained(self) -> AuditedRun:
@@ -82,23 +71,22 @@ class AuditedRun:
     @property
     def config(self) -> Mapping[str, Any]:
         """The run's configuration."""
-        config: Mapping[str, Any] = self.record["config"]
-        return config
+        return self.record.config
 
     @property
     def method(self) -> str:
         """The method's name, with a mark if it is an upper bound."""
-        return f"{self.config['method']['name']}{' (upper bound)' if self.record.get('upper_bound') else ''}"
+        return self.record.method
 
     @property
     def data_seed(self) -> int:
         """The seed of partition and noise."""
-        return int(self.config.get("data_seed", self.config["seed"]))
+        return self.record.data_seed
 
 
-def _with_images_in_files(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_images_in_files(record: RunRecord) -> RunRecord:
     """The record, with a data set that need not keep its images in memory leaving them in their files."""
-    dataset = record["config"].get("dataset")
+    dataset = record.config.get("dataset")
     if not isinstance(dataset, Mapping) or not dataset.get("in_memory"):
         return record
-    return {**record, "config": {**record["config"], "dataset": {**dataset, "in_memory": False}}}
+    return replace(record, config={**record.config, "dataset": {**dataset, "in_memory": False}})

@@ -147,7 +147,7 @@ def _whole(
     classes = tuple(run.federation.dataset.classes)
     review = summaries.to_review(samples, run.data_seed)
     return Audit(
-        key=str(run.record["key"]),
+        key=run.record.key,
         fingerprint=run.federation.fingerprint,
         version=__version__,
         dataset=run.federation.dataset.name,

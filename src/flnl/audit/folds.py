@@ -35,9 +35,9 @@ from flnl.engine.planned import Evaluations
 from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.probabilities import Probabilities
 from flnl.evaluation.recording import Recorder
+from flnl.record.run import RESULT
 from flnl.run.checkpoint import client_shelf
 from flnl.run.opening import GIB, initial_network
-from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
         index = np.flatnonzero(assigned == number)
         file = run.folder / FOLDER / f"{folds}-{by}" / f"{number}.npz"
         fingerprint = hashlib.sha256(f"{run.federation.fingerprint} {number} {folds} {by}".encode()).hexdigest()
-        kept = _kept(file, str(run.record["key"]), fingerprint, run, index)
+        kept = _kept(file, run.record.key, fingerprint, run, index)
         if kept is None:
             if cfg is None:
                 cfg, trained = _configuration(run), run.as_trained()
@@ -187,7 +187,7 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
     return recorder.probabilities(
         client=run.samples.client[index],
         sample=np.array([run.samples.name[i] for i in index.tolist()]),
-        key=str(run.record["key"]),
+        key=run.record.key,
         federation=fingerprint,
         round=state.round,
     )

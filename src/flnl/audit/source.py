@@ -24,7 +24,6 @@ from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network
 from flnl.evaluation.probabilities import NAME as RECORDING
 from flnl.evaluation.probabilities import Probabilities
-from flnl.storage.records import refuse_another_run
 
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
@@ -76,7 +75,7 @@ def of_recording(run: AuditedRun, path: Path, options: Options) -> Table:
     held = read_arrays(path, names)
     if len(held) < len(names) or any(held[name].size != 1 for name in ONE):
         raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
-    refuse_another_run(path, str(held["key"]), run.record)
+    run.record.refuse_another(path, str(held["key"]))
     if str(held["federation"]) not in run.federation.fingerprints:
         raise UserError(f"{path} is of another federation than the run's; put back the file that the run wrote")
     _refuse_another_round(run, path, int(held["round"]))
@@ -243,9 +242,9 @@ def _refuse_other_tests(run: AuditedRun, probabilities: NDArray[Any], path: Path
 
 def _refuse_another_round(run: AuditedRun, path: Path, rounds: int) -> None:
     """Refuse a file of the run from an earlier round."""
-    if rounds != run.record.get("rounds"):
+    if rounds != run.record.rounds:
         raise UserError(
-            f"{path} was written after round {rounds}, and the run has {run.record.get('rounds')}; put back the file "
+            f"{path} was written after round {rounds}, and the run has {run.record.rounds}; put back the file "
             "that the run wrote"
         )
 

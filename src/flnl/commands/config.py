@@ -16,8 +16,7 @@ from flnl.commands import guard
 from flnl.commands.parser import Parser
 from flnl.config.recorded_settings import short
 from flnl.console.terminal import print_line
-from flnl.core.errors import UserError
-from flnl.storage.records import RESULT, read_record
+from flnl.record.run import RunRecord
 
 
 def parser() -> Parser:
@@ -39,12 +38,11 @@ def text(folder: Path, *, shortly: bool) -> str:
     Raises:
         UserError: if no run is recorded there.
     """
-    record = read_record(folder)
-    if record is None:
-        raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable); name a run's folder")
+    record = RunRecord.open(folder, "; name a run's folder")
     if shortly:
-        return "\n".join(f"{_flow(key)}: {_flow(value)}" for key, value in short(record).items())
-    whole: str = yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True, width=WIDTH)
+        values = short(record.defining, record.config)
+        return "\n".join(f"{_flow(key)}: {_flow(value)}" for key, value in values.items())
+    whole: str = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True, width=WIDTH)
     return whole.rstrip()
 
 

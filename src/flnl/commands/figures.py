@@ -63,7 +63,7 @@ def redraw(arguments: Sequence[str]) -> None:
     from flnl.config.identity import PLACES
     from flnl.config.recorded import places_of
     from flnl.figures.drawing import FOLDER, save
-    from flnl.figures.record import read
+    from flnl.record.run import RunRecord
     from flnl.storage.output_file import check_folder
 
     words = [str(word) for word in request.runs if str(word).partition("=")[0] in PLACES]
@@ -74,7 +74,7 @@ def redraw(arguments: Sequence[str]) -> None:
         )
     data = places_of(words)
     for path in paths:
-        read(path)
+        RunRecord.open(path).with_lines()
         if request.tsne:
             from flnl.engine.model_file import ModelFile  # torch takes seconds to import
 

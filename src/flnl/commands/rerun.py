@@ -56,10 +56,11 @@ def rerun(arguments: Sequence[str]) -> int:
     from flnl.instruments.rerun.recorded_run import RecordedRun
 
     run = RecordedRun.open(request.run.expanduser())
-    if isinstance(threads := run.record["config"].get("threads"), int):
+    if isinstance(threads := run.record.config.get("threads"), int):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is first imported
     cfg = run.configuration(request.overrides, request.config_dir, request.trust)
     from flnl.instruments.rerun.comparison import compared, surroundings
+    from flnl.record.run import RunRecord
     from flnl.run.train import train
 
     run.demand_data(cfg)
@@ -67,11 +68,12 @@ def rerun(arguments: Sequence[str]) -> int:
     outcome = train(cfg, request.overrides, typed=["rerun", str(request.run), *request.overrides, *places])
     if outcome.signal is not None:
         raise Interrupted(outcome.signal)
-    parts = compared(run.folder, run.record, outcome.folder)
+    again = RunRecord.open(outcome.folder)
+    parts = compared(run.record, again)
     width = max(len(part.name) for part in parts)
     for part in parts:
         print_line(f"{part.name:{width}}  {part.verdict}{f': {part.detail}' if part.detail else ''}")
-    changed = surroundings(run.record, outcome.folder)
+    changed = surroundings(run.record, again)
     for line in changed:
         print_line(f"note: {line}")
     agree = all(part.agree is not False for part in parts)

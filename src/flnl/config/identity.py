@@ -31,7 +31,7 @@ fourth where data lie."""
 
 PLACES = ("dataset.root", "partition.path", "noise.root", "noise.path", "dataset.file", "dataset.labels")
 """Keys whose values say where a run's data lie. A run is the same wherever they lie, so keys do not have them; what
-they hold tells runs apart (``recorded_contents``)."""
+they hold tells runs apart (``RunRecord.told_by``)."""
 
 NOT_OF_THE_KEY = (
     "output",
@@ -86,15 +86,15 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     return _relevant(_canonical(_read(plain), Root))
 
 
-def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of the run that a record tells of.
+def recorded_identity(config: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of a recorded run, from its configuration and what was ``written`` of it.
 
-    A record of the first format has none: it is worked out from the configuration, whose classes are not imported.
+    In a record of the first format that is nothing: it is worked out from the configuration, whose classes are not
+    imported.
     """
-    written = record.get("identity")
-    if isinstance(written, Mapping):
-        return _without_places({**written, **_order_of_stages(record.get("config") or {})})
-    return _relevant(_canonical(_read(record["config"]), Root, imports=False))
+    if written:
+        return _without_places({**written, **_order_of_stages(config)})
+    return _relevant(_canonical(_read(config), Root, imports=False))
 
 
 def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_key(plain: Mapping[str, Any]) -> str:
     """The key of a resolved configuration: sha256 of its identity, 64 hex digits."""
-    return _digest(identity(plain))
+    return digest(identity(plain))
 
 
 def placed_key(plain: Mapping[str, Any]) -> str:
@@ -116,7 +116,7 @@ def placed_key(plain: Mapping[str, Any]) -> str:
     So runs of one configuration on different data lie beside each other. Where the contents need no place it is
     the run's key.
     """
-    return _digest({**identity(plain), **places(plain)})
+    return digest({**identity(plain), **places(plain)})
 
 
 def places(plain: Mapping[str, Any]) -> dict[str, str]:
@@ -140,35 +140,8 @@ def places(plain: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def recorded_contents(record: Mapping[str, Any]) -> dict[str, str]:
-    """What tells a run from others of its key: the digests of what lay at its places, by dotted key.
-
-    A record that has none, as of a version before there were digests or of a data set without a fingerprint, is told
-    by the place. A run of published files needs neither.
-    """
-    digests = recorded_digests(record)
-    found: dict[str, str] = {}
-    for key, place in places(record.get("config") or {}).items():
-        group = key.partition(".")[0]
-        found |= {f"{group}.contents": digests[group]} if group in digests else {key: place}
-    return found
-
-
-def recorded_digests(record: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of a run's data set and of the files of its partition and noise, by group, as far as it has them."""
-    contents = record.get("contents")
-    digests = {"dataset": record.get("data"), **(contents if isinstance(contents, Mapping) else {})}
-    return {group: digest for group, digest in digests.items() if isinstance(digest, str) and digest}
-
-
-def recorded_key(record: Mapping[str, Any]) -> str:
-    """The key of the run that a record tells of, in today's format."""
-    if record.get("key_format") == FORMAT or not isinstance(record.get("config"), Mapping):
-        return str(record["key"])
-    return _digest(recorded_identity(record))
-
-
-def _digest(values: Mapping[str, Any]) -> str:
+def digest(values: Mapping[str, Any]) -> str:
+    """The sha256 of an identity, 64 hex digits."""
     return hashlib.sha256(_text(values).encode()).hexdigest()
 
 

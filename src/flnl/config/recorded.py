@@ -26,8 +26,6 @@ VALUES = (
 )
 """Other keys whose values a record chooses. All others say where the run writes, and who runs its clients."""
 
-CWD = "cwd"
-"""The key of the record that has the absolute folder where the run's relative paths began."""
 FROM_CWD = ("dataset.root", "partition.path", "noise.root", "noise.path")
 """Those of ``PLACES`` whose relative paths begin where the run was started; the others begin at ``dataset.root``."""
 
@@ -54,14 +52,12 @@ def places_of(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def placed(
-    parts: Mapping[str, Any], record: Mapping[str, Any], places: Mapping[str, str], source: str
-) -> dict[str, Any]:
+def placed(parts: Mapping[str, Any], folder: str, places: Mapping[str, str], source: str) -> dict[str, Any]:
     """The parts of a run's data with paths that lead to files from any folder.
 
     Args:
         parts: those of its data set, partition and noise.
-        record: its record.
+        folder: where its relative paths began.
         places: where its data lie here, by key.
         source: the record's file, for messages.
 
@@ -79,33 +75,28 @@ def placed(
                 found["noise"]["root"] = places[key]  # as conf/noise has it
             found[group][name] = places[key]
         elif key in FROM_CWD and isinstance(value, str):
-            found[group][name] = _from(record.get(CWD), value)
+            found[group][name] = _from(folder, value)
     return found
 
 
-def _from(folder: object, path: str) -> str:
+def _from(folder: str, path: str) -> str:
     """A path that began in ``folder``: there if it is there, else as it is."""
-    there = os.path.join(folder, path) if isinstance(folder, str) and os.path.isabs(folder) else path  # noqa: PTH117, PTH118
+    there = os.path.join(folder, path) if os.path.isabs(folder) else path  # noqa: PTH117, PTH118
     return there if os.path.exists(there) else path  # noqa: PTH110 (none of these raises)
 
 
-def whereabouts(plain: Mapping[str, Any], folder: object = None) -> dict[str, str]:
+def whereabouts(plain: Mapping[str, Any], folder: str | None = None) -> dict[str, str]:
     """Where a configuration's data lie (``identity.places``), in absolute paths as far as these can be told.
 
     Args:
         plain: the configuration, resolved.
         folder: where its relative paths begin, as a record has it; None for the current folder.
     """
-    start = folder if isinstance(folder, str) else str(Path.cwd()) if folder is None else ""
+    start = str(Path.cwd()) if folder is None else folder
     return {
         key: os.path.normpath(os.path.join(start, os.path.expanduser(place))) if key in FROM_CWD else place  # noqa: PTH111, PTH118
         for key, place in identity.places(plain).items()
     }
-
-
-def recorded_whereabouts(record: Mapping[str, Any]) -> dict[str, str]:
-    """Where the data of a recorded run lay, as ``whereabouts``."""
-    return whereabouts(record["config"], record.get(CWD, ""))
 
 
 def recorded_configuration(

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from flnl.config.folders import folders
-from flnl.config.identity import flatten, recorded_identity
+from flnl.config.identity import flatten
 from flnl.config.registry import recorded_name
 from flnl.config.short_keys import DECLARATIONS
 
@@ -19,16 +19,15 @@ ORDER = ("method", "dataset", "partition", "noise", "model", "train", "rounds", 
 TARGET = "._target_"
 
 
-def short(record: Mapping[str, Any]) -> dict[str, Any]:
+def short(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run what it is, by the keys that a person types: without neutral values and how it was run.
 
     A class stands for its part, as in ``noise: FedCorr``, and a short key for the part's own.
 
     Args:
-        record: the run's record.
+        values: what makes the run what it is, as ``identity.recorded_identity``.
+        config: the run's configuration.
     """
-    values = recorded_identity(record)
-    config = record.get("config") or {}
     typed = _short_keys(config.get("method"))
     named: dict[str, Any] = {}
     for key, value in values.items():

@@ -27,9 +27,9 @@ from flnl.data.transforms import Transform
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.models.outputs import networks
+from flnl.record.run import RunRecord
 from flnl.storage.atomic import write_atomically
 from flnl.storage.digest import digest
-from flnl.storage.records import read_record, refuse_another_run
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class ModelFile:
             )
         if faults := faults_among(cls, held):
             raise UserError(f"{file} is no {NAME} of a run: {faults}")
-        if file is not path and (record := read_record(path)) is not None:
-            refuse_another_run(file, held["key"], record)
+        if file is not path and (record := RunRecord.read(path)) is not None:
+            record.refuse_another(file, held["key"])
         return cls(**held, source=str(file))
 
     def network(self, places: Sequence[Path] = (), trusted: Sequence[str] = ()) -> Network:

@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figures.record import RunRecord, column
+from flnl.figures.rows import column
 from flnl.figures.style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title, within_shares
+from flnl.record.run import RunRecord
 
 AXES = {"round": "round", "participations": "participations (local trainings)"}
 PANEL = 4.8
@@ -29,10 +30,10 @@ def draw(record: RunRecord) -> Figure | None:
     fit = all(_fits(record, key) for key in AXES)
     for score, loss, (key, label) in zip(scores, losses, AXES.items(), strict=True):
         _accuracy(score, record, key)
-        loss.plot(column(record.rounds, key), column(record.rounds, "loss"), color=INK, lw=0.7)
+        loss.plot(column(record.per_round, key), column(record.per_round, "loss"), color=INK, lw=0.7)
         loss.set_xlabel(label)
         loss.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
-        loss.set_xlim(0, max(1, record.rounds[-1][key] if record.rounds else record.evaluations[-1][key]))
+        loss.set_xlim(0, max(1, record.per_round[-1][key] if record.per_round else record.evaluations[-1][key]))
         _stages(score, record, key, slanted=not fit, named=True)
         _stages(loss, record, key)
         bare(score)
@@ -84,7 +85,7 @@ def _accuracy(axes: Any, record: RunRecord, key: str) -> None:
 def stages(record: RunRecord, key: str) -> list[tuple[str, float, float]]:
     """Each stage's name with its begin and end on the axis ``key``."""
     spans: list[tuple[str, float, float]] = []
-    for row in record.rounds:
+    for row in record.per_round:
         if spans and spans[-1][0] == row["stage"]:
             spans[-1] = (row["stage"], spans[-1][1], row[key])
         else:

@@ -8,13 +8,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.rows import Row, numbers
 from flnl.figures.style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, client_axis, legend, title
+from flnl.record.run import RunRecord
 
 
 def _clients(record: RunRecord, key: str) -> Row | None:
     """The per-client columns; None if they lack ``key``."""
-    rows: Row = record.result.get("clients") or {}
+    rows: Row = record.clients
     return rows if key in rows else None
 
 
@@ -88,7 +89,7 @@ def draw_quality(record: RunRecord) -> Figure | None:
     order = np.argsort(-true, kind="stable")
     x, marked = np.arange(len(order)), len(order) < MANY
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    metrics = record.result.get("metrics", {})
+    metrics = record.metrics
     scores = [
         f"{name} {metrics[key]:.3f}"
         for key, name in (("quality_error", "MSE"), ("quality_rank_correlation", "rank correlation"))

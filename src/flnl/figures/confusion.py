@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figures.record import Row, RunRecord
+from flnl.figures.rows import Row
 from flnl.figures.style import INK, bare, plain, title
+from flnl.record.run import RunRecord
 
 Counts = NDArray[np.int64]
 FEW = 20
@@ -23,7 +24,7 @@ def draw(record: RunRecord) -> Figure | None:
     if not panels:
         return None
     few = len(panels[0][1]) <= FEW
-    longest = max(map(len, record.result.get("classes") or [""]))
+    longest = max(map(len, record.classes or [""]))
     figure = Figure(figsize=(0.6 + 4.1 * len(panels), 5.0 + 0.06 * (longest if few else 0)), layout="compressed")
     share = "in % of a true class" if few else "share of a true class"
     title(figure, f"{record.title}: labels of all clients, {share}")
@@ -53,7 +54,7 @@ def draw_clients(record: RunRecord) -> Figure | None:
 
 def draw_selection(record: RunRecord) -> Figure | None:
     """The first clients: the samples that a batch rule keeps after each of its steps (FedDiv, Fig. 7)."""
-    rows = record.result.get("selection") or []
+    rows = record.selection
     names = [name for name in (rows[0] if rows else {}) if name != "client"]
     panels = [(name, [{"client": row["client"], "matrix": row[name]} for row in rows]) for name in names]
     return _of_clients(record, panels, "what the first clients train on, samples")
@@ -132,7 +133,7 @@ def _first(row: Row) -> list[Any]:
 
 
 def _classes(axes: Any, record: RunRecord, number: int, *, left: bool, bottom: bool) -> None:
-    names = record.result.get("classes") or [str(c) for c in range(number)]
+    names = record.classes or [str(c) for c in range(number)]
     if number > FEW or len(names) != number:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))

@@ -17,9 +17,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.figures import record
 from flnl.figures.accuracy import AXES
+from flnl.figures.rows import column
 from flnl.figures.style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title, within_shares
+from flnl.record.run import RunRecord
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +75,10 @@ def read(rows: Sequence[tuple[str, Sequence[Path]]]) -> list[Row]:
         curves = []
         for folder in folders:
             try:
-                evaluations = record.read(folder).evaluations
-                accuracy = record.column(evaluations, "accuracy")
+                evaluations = RunRecord.open(folder).evaluations
+                accuracy = column(evaluations, "accuracy")
                 finite = np.isfinite(accuracy)
-                x = {key: record.column(evaluations, key)[finite] for key in AXES}
+                x = {key: column(evaluations, key)[finite] for key in AXES}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
                 log.warning("%s has no curve: metrics.jsonl cannot be read (%s)", folder, error)
                 continue

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
-from flnl.figures.record import RunRecord, read
+from flnl.record.run import RunRecord
 from flnl.storage.disk import writing
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def save(
         UserError: if no run is recorded there.
         DiskFullError: if the disk is full.
     """
-    record, files = read(folder), []
+    record, files = RunRecord.open(folder).with_lines(), []
     figures = dict(FIGURES)
     if tsne:
         from flnl.figures import features  # torch takes seconds to import

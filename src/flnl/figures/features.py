@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES
-from flnl.figures.record import RunRecord
 from flnl.figures.style import EIGHT, MARKERS, plain, title
+from flnl.record.run import RunRecord
 
 if TYPE_CHECKING:
     from flnl.data.federation.build import Federation
@@ -57,7 +57,7 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Map
     from flnl.engine.model_file import ModelFile
 
     model = ModelFile.load(folder)
-    federation = recorded_federation(record.result, folder, places, data)
+    federation = recorded_federation(record, folder, places, data)
     network, images = model.network(places), federation.dataset
     some = spread(len(images.test))
     by_class = images.test_labels[some.numpy()]

@@ -8,9 +8,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.rows import Row, given_noise, numbers, passes
 from flnl.figures.style import CLEAN, GREY, INK, WRONG, bare, legend, title
 from flnl.numerics.ranks import auroc
+from flnl.record.run import RunRecord
 
 Numbers = NDArray[np.float64]
 PEAK = 3.0
@@ -50,21 +51,21 @@ def draw(record: RunRecord) -> Figure | None:
     True noise is the share of wrong given labels, since LID accumulates over all passes, including those before labels
     were corrected.
     """
-    passes = [row for row in record.passes if "cumulative_lid" in row["clients"]]
-    if not passes:
+    kept = [row for row in passes(record) if "cumulative_lid" in row["clients"]]
+    if not kept:
         return None
-    shown = sorted({round(i) for i in np.linspace(0, len(passes) - 1, SHOWN)})
-    noise = record.given_noise
+    shown = sorted({round(i) for i in np.linspace(0, len(kept) - 1, SHOWN)})
+    noise = given_noise(record)
     height = 5.6 if noise is not None else 3.4
     figure = Figure(figsize=(max(6.0, 3.3 * len(shown)), height), layout="constrained")
     title(figure, f"{record.title}: cumulative LID")
     grid = figure.subplots(1 if noise is None else 2, len(shown), squeeze=False, sharex="col", sharey="row")
     for column, i in zip(grid.T, shown, strict=True):
-        values = numbers(passes[i]["clients"]["cumulative_lid"])
-        _histogram(column[0], passes[i], values, noise)
-        heading = f"pass {i + 1} (round {passes[i]['round']})"
+        values = numbers(kept[i]["clients"]["cumulative_lid"])
+        _histogram(column[0], kept[i], values, noise)
+        heading = f"pass {i + 1} (round {kept[i]['round']})"
         if noise is not None:
-            heading += "\n" + _scatter(column[1], passes[i], values, noise)
+            heading += "\n" + _scatter(column[1], kept[i], values, noise)
         column[0].set_title(heading, color=INK)
         column[-1].set_xlabel("cumulative LID")
         for axes in column:

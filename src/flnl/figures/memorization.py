@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flnl.figures.accuracy import stages
-from flnl.figures.record import Row, RunRecord, column
+from flnl.figures.rows import Row, column
 from flnl.figures.style import CLEAN, GREY, ORANGE, WRONG, bare, legend, title
+from flnl.record.run import RunRecord
 
 PANELS = {
     "samples with right labels": {"clean_correct": (CLEAN, "correct"), "clean_wrong": (ORANGE, "another class")},
@@ -28,7 +29,7 @@ def draw(record: RunRecord) -> Figure | None:
 
 def draw_local(record: RunRecord) -> Figure | None:
     """The cohort's models on their clients' samples, averaged over noisy clients; None without ``eval.cohort``."""
-    return _panels(record, record.rounds, "local_memorization", "memorization by clients' models")
+    return _panels(record, record.per_round, "local_memorization", "memorization by clients' models")
 
 
 def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, heading: str) -> Figure | None:

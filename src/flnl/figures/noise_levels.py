@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figures.record import Row, RunRecord, numbers
+from flnl.figures.rows import Row, given_noise, numbers, passes
 from flnl.figures.style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, client_axis, legend, title
+from flnl.record.run import RunRecord
 
 OUTCOMES = {
     "true_positives": (GREEN, "TP: wrong, suspected"),
@@ -23,7 +24,7 @@ def draw(record: RunRecord) -> Figure | None:
 
     Clients are sorted by the noise of their given labels. Estimates are compared with the labels held at that time.
     """
-    given, rows = record.given_noise, record.passes or record.corrections
+    given, rows = given_noise(record), passes(record) or record.corrections
     if given is None:
         return None
     shown = sorted({0, len(rows) - 1})

@@ -5,19 +5,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flnl.figures.accuracy import stages
-from flnl.figures.record import RunRecord, column
+from flnl.figures.rows import column
 from flnl.figures.style import CLEAN, GREY, ORANGE, bare, title
+from flnl.record.run import RunRecord
 
 
 def draw(record: RunRecord) -> Figure | None:
     """Mean squared distance moved over rounds, log scale, and test accuracy; None without ``eval.cohort``."""
-    moved = column(record.rounds, "training_stability")
+    moved = column(record.per_round, "training_stability")
     if not (np.isfinite(moved) & (moved > 0)).any():
         return None
     figure = Figure(figsize=(6.5, 4.6), layout="constrained")
     title(figure, f"{record.title}: stability of training")
     above, below = figure.subplots(2, 1, sharex=True)
-    above.plot(column(record.rounds, "round"), moved, color=ORANGE, lw=1.2, marker="." if len(moved) <= 40 else None)
+    above.plot(column(record.per_round, "round"), moved, color=ORANGE, lw=1.2, marker="." if len(moved) <= 40 else None)
     above.set_yscale("log")
     above.set_ylabel("squared move of a client, mean")
     below.plot(column(record.evaluations, "round"), column(record.evaluations, "accuracy"), color=CLEAN, lw=1.5)

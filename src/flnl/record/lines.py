@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from flnl.core.errors import UserError
-from flnl.storage.closing import contradiction
 from flnl.storage.disk import writing
 from flnl.storage.input_file import parse_json
-from flnl.storage.records import RESULT
 
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"
 
-CHECKSUMS = "lines"
-"""The key of the checksums in ``result.json`` and checkpoints: a mapping by file name."""
+UNKNOWN: Any = object()
+"""In the place of checksums: the run has none."""
 
 Row = dict[str, Any]
 
@@ -148,70 +146,36 @@ def described(files: Sequence[Lines]) -> dict[str, Any]:
     return {file.path.name: asdict(file.checksums) for file in files}
 
 
-def read(folder: Path, name: str, record: Mapping[str, Any]) -> bytes:
-    """Read a JSON-lines file of a run and verify it against the run's ``record``; b"" if the file does not exist.
+def read(path: Path, held: object, *, whole: bool) -> bytes:
+    """Read a JSON-lines file of a run; b"" if it does not exist.
 
-    The file of a finished run must have exactly the recorded lines. That of a killed run may have more, which are not
-    verified. A run without checksums is not verified at all.
+    Args:
+        path: the file.
+        held: the checksums of the run's files, by name; ``UNKNOWN`` for a run without, which is not verified.
+        whole: whether the file must have no lines beside those.
 
     Raises:
         OSError: if the file cannot be read.
         DamagedLinesError: if it differs from what the run wrote.
     """
-    path = folder / name
     data = path.read_bytes() if path.exists() else b""
-    if CHECKSUMS not in record:
+    if held is UNKNOWN:
         return data
-    held = record[CHECKSUMS]
-    known = Checksums.read(held.get(name) if isinstance(held, Mapping) else None)
+    known = Checksums.read(held.get(path.name) if isinstance(held, Mapping) else None)
     if known is None:
         raise DamagedLinesError(f"{path} cannot be checked: its checksums in the run's record are invalid")
-    known.demand(path, data, whole=record.get("status") == "finished")
+    known.demand(path, data, whole=whole)
     return data
 
 
-def rows(folder: Path, name: str, record: Mapping[str, Any]) -> list[Row]:
-    """The rows of a run's file, verified as by ``read``, up to an incomplete line.
-
-    Raises:
-        OSError: if the file cannot be read.
-        DamagedLinesError: if it differs from what the run wrote, or the record's closing numbers are not those of
-            ``metrics.jsonl``.
-    """
+def whole_rows(data: bytes) -> list[Row]:
+    """The rows of a file's content, up to an incomplete line."""
     found = []
-    for line in read(folder, name, record).splitlines():
-        row = parsed(line)
-        if row is None:
+    for line in data.splitlines():
+        if (row := parsed(line)) is None:
             break
         found.append(row)
-    if name == METRICS:
-        check_closing(folder, record, found)
     return found
-
-
-def check_closing(folder: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that a run's closing numbers are those of the ``rows`` of its ``metrics.jsonl``.
-
-    Raises:
-        DamagedLinesError: if they are not; never for a run without checksums.
-    """
-    if CHECKSUMS in record and (fault := contradiction(record, rows)) is not None:
-        raise DamagedLinesError(f"{folder / RESULT} contradicts its lines: {fault}")
-
-
-def damage(folder: Path, record: Mapping[str, Any]) -> str | None:
-    """The fault of a run's JSON-lines files, as a phrase that names file and line; None if there is none.
-
-    Closing numbers that the lines do not give are one. A missing file is not: the record may be kept without it.
-    """
-    try:
-        if (folder / CORRECTIONS).exists():
-            read(folder, CORRECTIONS, record)
-        if (folder / METRICS).exists():
-            rows(folder, METRICS, record)
-    except (OSError, DamagedLinesError) as error:
-        return str(error)
-    return None
 
 
 def parsed(line: bytes) -> Row | None:

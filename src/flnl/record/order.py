@@ -7,10 +7,9 @@ all such folders, so it comes after all runs that began earlier in any of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -55,15 +54,3 @@ def _highest(root: Path, highest: Callable[[Path], int]) -> int:
         return int((root / COUNTER).read_text())
     except (OSError, ValueError):
         return highest(root)
-
-
-def number(record: Mapping[str, Any]) -> int:
-    """The number in a run's record; 0 if it has none, as in records of early versions."""
-    taken = record.get("order")
-    return taken if type(taken) is int and taken > 0 else 0
-
-
-def age(record: Mapping[str, Any]) -> tuple[int, float]:
-    """The sort key of runs, the newest last: the number, then the start time."""
-    started = record.get("started")
-    return number(record), float(started) if isinstance(started, int | float) else 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flnl.record.run import RESULT
 from flnl.storage.input_file import read_json_file
-from flnl.storage.records import RESULT
 
 PLAN, JOBS = "sweep.json", "jobs"
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from flnl.console.ties import compared
 from flnl.core.errors import UserError
-from flnl.storage.closing import same
+from flnl.record.closing import same
+from flnl.record.trace import Trace, compact, expanded
 from flnl.storage.input_file import read_json_file
 from flnl.storage.output_file import save_output
-from flnl.storage.trace import Trace, compact, expanded
 
 FORMAT = 1
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from flnl.config.identity import differences, recorded_key
+from flnl.config.identity import differences
 from flnl.core.errors import UserError
 from flnl.record import order
+from flnl.record.run import LOCK, RESULT, SWEEPS, RunRecord
 from flnl.storage.locks import free_after_error
-from flnl.storage.records import LOCK, RESULT, SWEEPS, read_record
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class RunFolder:
 
     path: Path
     lock: FileLock
-    earlier: Mapping[str, Any] | None  # the record of the run to resume; None for a new run
+    earlier: RunRecord | None  # the record of the run to resume; None for a new run
 
     def __enter__(self) -> RunFolder:
         return self
@@ -70,7 +70,7 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run in the folder has finished."""
-        return self.earlier is not None and self.earlier.get("status") == "finished"
+        return self.earlier is not None and self.earlier.finished
 
 
 def open_folder(
@@ -81,7 +81,7 @@ def open_folder(
     key: str,
     plain: Mapping[str, Any],
     job: Path | None,
-    same: Callable[[Mapping[str, Any]], bool],
+    same: Callable[[RunRecord], bool],
 ) -> tuple[RunFolder, str]:
     """Choose and lock the folder of this run; return it with a line that explains the choice ("" if none is needed).
 
@@ -119,7 +119,7 @@ def chosen(
     resume: bool | str,
     key: str,
     job: Path | None,
-    same: Callable[[Mapping[str, Any]], bool],
+    same: Callable[[RunRecord], bool],
 ) -> tuple[Path | None, bool]:
     """The folder of a run, None for a new one, and whether a run that is there goes on. Nothing is written.
 
@@ -131,7 +131,7 @@ def chosen(
     if isinstance(resume, str):
         if output is not None and _path(output).resolve() != _path(resume).resolve():
             raise UserError(f"resume={resume} continues in that folder; remove output={output}")
-        if read_record(_path(resume)) is None:
+        if RunRecord.read(_path(resume)) is None:
             raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
         return _path(resume), True
     if output is not None:
@@ -142,7 +142,7 @@ def chosen(
 
 
 def refusal(
-    path: Path, earlier: Mapping[str, Any] | None, *, key: str, plain: Mapping[str, Any], named: bool, goes_on: bool
+    path: Path, earlier: RunRecord | None, *, key: str, plain: Mapping[str, Any], named: bool, goes_on: bool
 ) -> str:
     """Why a run may not have a folder; "" if it may.
 
@@ -165,14 +165,14 @@ def refusal(
         )
     if not goes_on:
         return (
-            f"output={path} already holds a run ({earlier.get('status')}): add resume=true to continue it, or choose "
+            f"output={path} already holds a run ({earlier.status}): add resume=true to continue it, or choose "
             "another folder"
         )
-    if recorded_key(earlier) == key:
+    if earlier.run_key == key:
         return ""
     changed = [
         f"{k} ({_short(theirs)} there, {_short(ours)} here)"
-        for k, (ours, theirs) in differences(plain, earlier["config"]).items()
+        for k, (ours, theirs) in differences(plain, earlier.config).items()
     ]
     return f"{path} holds a run of another configuration; these keys differ: {', '.join(changed)}"
 
@@ -186,28 +186,27 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _earlier(key: str, roots: list[Path], same: Callable[[Mapping[str, Any]], bool]) -> Path | None:
+def _earlier(key: str, roots: list[Path], same: Callable[[RunRecord], bool]) -> Path | None:
     """The newest unfinished run with this key and data, or else the newest finished one; None if there is none."""
-    runs = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
-    runs.sort(key=lambda item: (item[1].get("status") != "finished", *order.age(item[1]), str(item[0])))
-    return next((path for path, record in reversed(runs) if same(record)), None)
+    runs = [record for root in roots for record in _records(root) if record.run_key == key]
+    runs.sort(key=lambda record: (not record.finished, *record.age, str(record.folder)))
+    return next((record.folder for record in reversed(runs) if same(record)), None)
 
 
 def next_in_order(output_root: str) -> int:
     """The order number for a new run, above those of all runs that ``resume=true`` searches."""
 
     def highest(root: Path) -> int:
-        return max((order.number(record) for _, record in _records(root)), default=0)
+        return max((record.age[0] for record in _records(root)), default=0)
 
     return order.take([_path(output_root), SWEEPS], highest)
 
 
-def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _records(root: Path) -> Iterator[RunRecord]:
     for pattern in ("*", "*/*", "*/*/*"):
         for path in root.glob(f"{pattern}/{RESULT}"):
-            record = read_record(path.parent)
-            if record is not None:
-                yield path.parent, record
+            if (record := RunRecord.read(path.parent)) is not None:
+                yield record
 
 
 def _unused(root: Path, key: str) -> Path:
@@ -243,4 +242,4 @@ def _lock(path: Path) -> RunFolder:
     except OSError as error:
         raise UserError(f"output={path}: {error.strerror or error}; choose a folder you can write to") from None
     with free_after_error(lock):
-        return RunFolder(path, lock, read_record(path))
+        return RunFolder(path, lock, RunRecord.read(path))

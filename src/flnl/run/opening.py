@@ -16,16 +16,15 @@ from torch import nn
 
 from flnl.config import compose, given, identity
 from flnl.config.override_text import key_of
-from flnl.config.recorded import CWD, recorded_whereabouts, whereabouts
+from flnl.config.recorded import whereabouts
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
 from flnl.console.credentials import redacted_in
 from flnl.core.errors import UserError
-from flnl.core.execution import described
+from flnl.core.execution import Executor, described
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
-from flnl.core.usage import Usage
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.federation.recorded import what_differs
@@ -39,33 +38,20 @@ from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.recording import MOST_VALUES, Recorder, affordable_stride
 from flnl.models.lightning_module import has_training_step, not_called
 from flnl.models.outputs import networks
+from flnl.record.run import RunRecord
 from flnl.run import checkpoint, progress
+from flnl.run.checkpoint import Checkpoint
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
 from flnl.run.reuse import Reuse
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
-from flnl.storage.records import refuse_another_run
 
 log = logging.getLogger(__name__)
 
 GIB = 2**30
 
 UPPER_BOUND = "upper bound, not a method: it uses the ground truth of its clients' labels"
-
-OF_A_PROCESS = (
-    "key",
-    "rounds",
-    "overrides",
-    "commit",
-    "versions",
-    "machine",
-    "threads",
-    "memory_format",
-    "device",
-    "executor",
-)
-"""Keys of the record that are stored for each process that worked on a run."""
 
 
 @dataclass(frozen=True)
@@ -140,92 +126,136 @@ def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> S
 
 
 def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:
-    folder, method, key = claimed.folder, claimed.method, claimed.key
+    folder, method = claimed.folder, claimed.method
     placement = placement_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
-    data = federation.dataset
-    network, params = initial_network(cfg, method, data, placement)
-    sizes = {client: federation.sizes[client] for client in federation.with_data}
-    training = compose.training(cfg)
-    method.check_network(network.module, sizes, training)
+    network, initial = initial_network(cfg, method, federation.dataset, placement)
+    method.check_network(network.module, _held(federation), compose.training(cfg))
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
-    resumed = None
-    if folder.earlier is not None:
-        recorded = folder.earlier.get("checkpoint")
-        last = recorded if isinstance(recorded, int) else 0
-        resumed = checkpoint.newest(folder.path / "checkpoints", network.device, last)
-    first_executor = (resumed.executor if resumed is not None else {}) or (folder.earlier or {}).get("executor")
+    resumed = _newest(folder, network)
     evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
-    state, seconds = loop.initial_state(params), 0.0
-    lines: Mapping[str, Any] = {}
-    usage: Usage | None = Usage()
-    if resumed is not None:
-        state = _restored(resumed, federation, network, claimed)
-        seconds, usage, lines = resumed.seconds, resumed.usage, resumed.lines
-    elif folder.earlier is not None and whereabouts(claimed.plain) != recorded_whereabouts(folder.earlier):
-        _refuse_other_data("its run belongs", folder.earlier.get("federation"), federation, claimed)
+    state = _state(initial, resumed, federation, network, claimed)
+    begun = _begun(folder, resumed)
     work = auto.Work.of(cfg, method, network, federation.counts)
-    executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
-    about = {
-        "key": key,
-        "key_format": identity.FORMAT,
-        "identity": identity.identity(claimed.plain),
-        "config": redacted_in(claimed.plain),
-        "overrides": redacted_in(list(overrides)),
-        "stages": [stage.describe() for stage in method.stages],
-        "acts_from": method.begins(len(federation.counts)),
-        "data": data.fingerprint,
-        "federation": federation.fingerprint,
-        "classes": list(data.classes),
-        "threads": torch.get_num_threads(),
-        "memory_format": network.layout,
-        "device": str(network.device),
-        "executor": described(executor),
-        CWD: str(Path.cwd()),
-        "started": time.time(),
-        "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
-        **environment(network.device),
-    }
-    if federation.files:
-        about["contents"] = dict(federation.files)
-    if federation.client_names is not None:
-        about["client_names"] = list(federation.client_names)
-    if method.upper_bound:
-        about["upper_bound"] = UPPER_BOUND
-    noise_rates = given.noise_rates(cfg)
-    if noise_rates and (rate := given.noise_rate(cfg)) is not None:
-        about |= {"given": noise_rates, "given_origin": rate.origin}
-    if method.given_clean_samples:
-        about["clean_samples"] = len(federation.benchmark)
-    if folder.earlier is not None:
-        about["started"] = folder.earlier.get("started", about["started"])
-        about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
-        if resumed is not None:
-            _print_differences({**folder.earlier, "executor": first_executor}, about)
-        progress.opening([f"going on after round {state.round}"])
-        if resumed is not None and not lines:
-            progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
+    executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
+    about = _about(cfg, overrides, claimed, evaluator, executor)
+    if begun is not None:
+        _tell_what_goes_on(begun, about, resumed)
     shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
-    by_names = f"note: files of {data.name} are identified by path and size only, not by their contents"
+    _tell_of_conditions(cfg, about, evaluator)
+    write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
+    return Session(
+        *(cfg, folder, about),
+        evaluator=evaluator,
+        executor=executor,
+        state=state,
+        initial=initial,
+        resumed=resumed,
+    )
+
+
+def _held(federation: Federation) -> dict[int, int]:
+    """How many samples each client with data has."""
+    return {client: federation.sizes[client] for client in federation.with_data}
+
+
+def _newest(folder: RunFolder, network: Network) -> Checkpoint | None:
+    """The checkpoint with which the run in a folder goes on; None to begin at the first round."""
+    if folder.earlier is None:
+        return None
+    return checkpoint.newest(folder.path / "checkpoints", network.device, folder.earlier.checkpoint or 0)
+
+
+def _begun(folder: RunFolder, resumed: Checkpoint | None) -> RunRecord | None:
+    """The record of the run that goes on, with the executor that it began with; None if it begins."""
+    if folder.earlier is None or resumed is None or not resumed.executor:
+        return folder.earlier
+    return replace(folder.earlier, executor=resumed.executor)
+
+
+def _state(
+    initial: Params, resumed: Checkpoint | None, federation: Federation, network: Network, claimed: Claim
+) -> FederatedState:
+    """The state that the session begins with.
+
+    Raises:
+        UserError: if the run that goes on is of another federation.
+    """
+    earlier = claimed.folder.earlier
+    if resumed is not None:
+        return _restored(resumed, federation, network, claimed)
+    if earlier is not None and whereabouts(claimed.plain) != earlier.whereabouts:
+        _refuse_other_data("its run belongs", earlier.federation, federation, claimed)
+    return loop.initial_state(initial)
+
+
+def _about(
+    cfg: DictConfig, overrides: Sequence[str], claimed: Claim, evaluator: Evaluator, executor: Executor
+) -> RunRecord:
+    """What the record says of the run from its beginning."""
+    federation, method, network = evaluator.federation, claimed.method, evaluator.network
+    earlier, noise_rates = claimed.folder.earlier, given.noise_rates(cfg)
+    rate = given.noise_rate(cfg) if noise_rates else None
+    started = time.time() if earlier is None or earlier.started is None else earlier.started
+    return replace(
+        environment(network.device),
+        key=claimed.key,
+        key_format=identity.FORMAT,
+        identity=identity.identity(claimed.plain),
+        config=redacted_in(claimed.plain),
+        overrides=redacted_in(list(overrides)),
+        stages=[stage.describe() for stage in method.stages],
+        acts_from=method.begins(len(federation.counts)),
+        data=federation.dataset.fingerprint,
+        federation=federation.fingerprint,
+        classes=list(federation.dataset.classes),
+        threads=torch.get_num_threads(),
+        memory_format=network.layout,
+        device=str(network.device),
+        executor=described(executor),
+        cwd=str(Path.cwd()),
+        started=started,
+        order=next_in_order(cfg.output_root) if earlier is None else earlier.order,
+        contents=dict(federation.files),
+        client_names=list(federation.client_names or ()),
+        upper_bound=UPPER_BOUND if method.upper_bound else "",
+        given={} if rate is None else noise_rates,
+        given_origin="" if rate is None else rate.origin,
+        clean_samples=len(federation.benchmark) if method.given_clean_samples else 0,
+        earlier=[] if earlier is None else earlier.with_itself,
+    )
+
+
+def _tell_what_goes_on(begun: RunRecord, about: RunRecord, resumed: Checkpoint | None) -> None:
+    if resumed is not None:
+        _print_differences(begun, about)
+    progress.opening([f"going on after round {0 if resumed is None else resumed.state.round}"])
+    if resumed is not None and not resumed.lines:
+        progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
+
+
+def _tell_of_conditions(cfg: DictConfig, about: RunRecord, evaluator: Evaluator) -> None:
+    """Print what the run's results depend on beside its configuration, its stages, and what may be a mistake."""
+    federation, method, network = evaluator.federation, evaluator.method, evaluator.network
+    by_names = f"note: files of {federation.dataset.name} are identified by path and size only, not by their contents"
     progress.opening([by_names] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
-    for name, value in noise_rates.items():
+    for name, value in about.given.items():
         progress.opening(
-            [f"note: the method is given the noise rate: {shortest(cfg, name)}={value:g}, {about['given_origin']}"]
+            [f"note: the method is given the noise rate: {shortest(cfg, name)}={value:g}, {about.given_origin}"]
         )
     if method.given_clean_samples:
-        number = f"{about['clean_samples']:,} clean samples of the test set, on which models are not tested"
+        number = f"{about.clean_samples:,} clean samples of the test set, on which models are not tested"
         progress.opening([f"note: the method is given {number}: eval.benchmark={cfg.eval.benchmark:g}"])
     progress.stages(method)
     others = filter(None, [taken(network.device)])
     progress.opening([f"warning: {line}" for line in (*method.warnings(), *others)])
-    progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes, training)])
+    cautions = method.cautions(_held(federation), compose.training(cfg))
+    progress.opening([f"note: {shortened(cfg, line)}" for line in cautions])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])
-    write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, usage, about, params, lines)
 
 
 def _unused(module: nn.Module, method: Method) -> Iterator[str]:
@@ -258,9 +288,7 @@ def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: P
     return network, placed
 
 
-def _restored(
-    resumed: checkpoint.Checkpoint, federation: Federation, network: Network, claimed: Claim
-) -> FederatedState:
+def _restored(resumed: Checkpoint, federation: Federation, network: Network, claimed: Claim) -> FederatedState:
     """The checkpoint's state, with the model on the network's device.
 
     Raises:
@@ -268,7 +296,7 @@ def _restored(
     """
     folder = claimed.folder
     assert folder.earlier is not None
-    refuse_another_run(folder.path / "checkpoints", resumed.key, folder.earlier)
+    folder.earlier.refuse_another(folder.path / "checkpoints", resumed.key)
     _refuse_other_data("its checkpoint belongs", resumed.federation, federation, claimed)
     if resumed.federation == federation.names_fingerprint and not federation.by_names:
         progress.opening(
@@ -292,9 +320,9 @@ def _refuse_other_data(what: str, recorded: object, federation: Federation, clai
     """
     if recorded in federation.fingerprints:
         return
-    before = claimed.folder.earlier or {}
-    kind = before.get("config", {}).get("dataset", {}).get("fingerprint")
-    hint = "; it was begun with dataset.fingerprint=contents" if federation.by_names and kind == "contents" else ""
+    before = claimed.folder.earlier or RunRecord()
+    contents = federation.by_names and before.config.get("dataset", {}).get("fingerprint") == "contents"
+    hint = "; it was begun with dataset.fingerprint=contents" if contents else ""
     raise UserError(
         f"{claimed.folder.path}: {what} to another federation than the one drawn now: "
         f"{what_differs(before, claimed.plain, federation.contents)}, so the run cannot be resumed{hint}"
@@ -302,7 +330,7 @@ def _refuse_other_data(what: str, recorded: object, federation: Federation, clai
 
 
 def _recorder(
-    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: checkpoint.Checkpoint | None
+    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: Checkpoint | None
 ) -> Recorder | None:
     """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
 
@@ -343,15 +371,15 @@ def _recorder(
     )
 
 
-def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+def _print_differences(earlier: RunRecord, about: RunRecord) -> None:
     """Print how this process differs from the one before, as far as it may change the results."""
-    both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
-    both["device"] = (
-        auto.device_of_clients(earlier["executor"], earlier.get("device")),
-        auto.device_of_clients(about["executor"], about["device"]),
-    )
-    changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
-    changed += auto.changed(earlier["executor"], about["executor"])
+    values = {
+        "threads": (earlier.threads, about.threads),
+        "memory_format": (earlier.memory_format, about.memory_format),
+        "device": tuple(auto.device_of_clients(one.executor, one.device) for one in (earlier, about)),
+    }
+    changed = [f"{name} {then} then, {now} now" for name, (then, now) in values.items() if then != now]
+    changed += auto.changed(earlier.executor, about.executor)
     if changed:
         progress.opening([f"note: {', '.join(changed)}; results may differ from an uninterrupted run in the last bits"])
 

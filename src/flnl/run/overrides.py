@@ -26,7 +26,7 @@ from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
 from flnl.config.stage_training import may_be_added, may_stand_in
 from flnl.core.errors import UserError
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT
 
 FLAGS = {
     *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich import box
 from rich.markup import escape
@@ -24,6 +24,7 @@ from flnl.console.terminal import cell, console, duration, print_line, visible
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
 from flnl.record import label_table
+from flnl.record.run import RunRecord
 
 
 class Bar:
@@ -202,15 +203,15 @@ def warn(line: str) -> None:
     print_line(f"warning: {line}", to=sys.stderr)
 
 
-def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
+def closing(status: str, folder: Path, record: RunRecord) -> None:
     """Print the table of results at the end of a run, where ``labels.csv`` is, and the warnings.
 
     Args:
         status: how the run ended.
         folder: its folder.
-        record: its ``result.json``.
+        record: its record.
     """
-    numbers = {**record, **record.get("metrics", {})}
+    numbers = {**record.raw, **record.metrics}
     print_line(f"{status}: {folder}")
     table = Table(show_header=False)
     table.add_column()
@@ -225,15 +226,14 @@ def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
             )
             named = zip(keys.split(), name.split(", ") if " " in keys else [name], strict=True)
             table.add_row(", ".join(text for key, text in named if key in known), ", ".join(texts))
-    given = numbers.get("given")
-    for key, rate in given.items() if isinstance(given, Mapping) else ():
+    for key, rate in record.given.items():
         table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))
-    if (clean := numbers.get("clean_samples")) is not None:
-        table.add_row("given to the method: clean samples", f"{int(clean):,}")
+    if record.clean_samples:
+        table.add_row("given to the method: clean samples", f"{record.clean_samples:,}")
     console().print(table)
     if (labels := folder / label_table.NAME).is_file():
         print_line(f"all labels: {labels}")
-    for line in record.get("warnings", ()):
+    for line in record.warnings:
         warn(line)
 
 

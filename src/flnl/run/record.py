@@ -10,6 +10,7 @@ import logging
 import platform
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,9 +25,9 @@ from flnl.core.payload import CPU
 from flnl.core.state import PASSES, RoundResult
 from flnl.engine.placement import visible
 from flnl.record import lines, metric_names
-from flnl.record.lines import Checksums, DamagedLinesError, Lines, plain
+from flnl.record.lines import Checksums, DamagedLinesError, Lines
+from flnl.record.run import RunRecord
 from flnl.storage.atomic import write_atomically
-from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +37,10 @@ TABLE = "metrics.csv"
 class Record:
     """``metrics.jsonl``, ``metrics.csv``, ``corrections.jsonl`` and ``result.json`` of one run."""
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metrics = Lines(folder / lines.METRICS)
         self.corrections = Lines(folder / lines.CORRECTIONS)
-        self.about = dict(about)
 
     def go_on_after(self, rounds: int, known: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Continue after the lines of the first ``rounds`` rounds; return those of ``metrics.jsonl``.
@@ -103,15 +103,13 @@ class Record:
         self.metrics.sync()
         self.corrections.sync()
 
-    def result(self, status: str, **more: Any) -> dict[str, Any]:
-        """Write ``result.json`` and return its content."""
-        record = {"status": status, **self.about, **more, lines.CHECKSUMS: self.checksums}
-        write_atomically(self.folder / RESULT, (json.dumps(plain(record), indent=1, default=str) + "\n").encode())
-        return record
+    def result(self, record: RunRecord) -> RunRecord:
+        """Write ``result.json`` with the checksums of the lines so far; return it."""
+        return replace(record, lines=self.checksums).write(self.folder)
 
 
-def environment(device: torch.device = CPU) -> dict[str, Any]:
-    """Commit, versions and machine, as far as they are known; processor and GPU decide about last bits.
+def environment(device: torch.device = CPU) -> RunRecord:
+    """A record of commit, versions and machine, as far as they are known; processor and GPU decide about last bits.
 
     ``gpu`` says which of the machine's GPUs ``device`` is, as ``CUDA_VISIBLE_DEVICES`` would.
     """
@@ -120,10 +118,10 @@ def environment(device: torch.device = CPU) -> dict[str, Any]:
     if device.type != "cpu":
         name = str(torch.get_device_module(device).get_device_name(device))
         machine.append(name)
-        gpu["gpu"] = {"id": visible(device.type)[device.index], "name": name}
+        gpu = {"id": visible(device.type)[device.index], "name": name}
     if device.type == "cuda":
         machine.append(f"CUDA {torch.version.cuda}")
-    return {"commit": _commit(), "versions": dict(_versions()), "machine": ", ".join(machine), **gpu}
+    return RunRecord(commit=_commit(), versions=dict(_versions()), machine=", ".join(machine), gpu=gpu)
 
 
 @cache

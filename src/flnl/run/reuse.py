@@ -14,10 +14,11 @@ from omegaconf import DictConfig
 
 from flnl.config import compose
 from flnl.config.identity import identity, places
-from flnl.config.recorded import recorded_whereabouts, whereabouts
+from flnl.config.recorded import whereabouts
 from flnl.core.errors import UserError
 from flnl.data.federation.build import from_config
 from flnl.data.federation.recorded import what_differs
+from flnl.record.run import RunRecord
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Reuse:
     def __init__(self) -> None:
         self._drawn: dict[str, _Drawn] = {}
 
-    def changed(self, cfg: DictConfig, folder: Path, record: Mapping[str, Any]) -> str:
+    def changed(self, cfg: DictConfig, folder: Path, record: RunRecord) -> str:
         """What tells a finished run from one of this configuration's federation, in words; "" if nothing is known to.
 
         Data are read only where the configuration has the path of files whose contents are not known: published files
@@ -55,27 +56,27 @@ class Reuse:
         plain = compose.resolved(cfg)
         here = whereabouts(plain)
         named = (*here.values(), *_of_data(plain).values())
-        if here == recorded_whereabouts(record) and not any(_exists(value) for value in named):
+        if here == record.whereabouts and not any(_exists(value) for value in named):
             return ""
         drawn = self._draw(cfg, plain)
         unknown = drawn.failure
-        if not unknown and record.get("federation") not in drawn.fingerprints:
-            if not (drawn.by_names and record["config"].get("dataset", {}).get("fingerprint") == "contents"):
+        if not unknown and record.federation not in drawn.fingerprints:
+            if not (drawn.by_names and record.config.get("dataset", {}).get("fingerprint") == "contents"):
                 return what_differs(record, plain, drawn.contents)
             unknown = "dataset.fingerprint=names does not tell the contents of files"
         if unknown:
             log.warning("%s: its data cannot be compared with those of today: %s", folder, unknown)
         return ""
 
-    def same(self, cfg: DictConfig, record: Mapping[str, Any]) -> bool:
+    def same(self, cfg: DictConfig, record: RunRecord) -> bool:
         """Whether a run of a configuration's key is of its data: these lie at the same places, or agree.
 
         Data are read only where the run's lay elsewhere.
         """
         plain = compose.resolved(cfg)
-        if whereabouts(plain) == recorded_whereabouts(record):
+        if whereabouts(plain) == record.whereabouts:
             return True
-        return record.get("federation") in self._draw(cfg, plain).fingerprints
+        return record.federation in self._draw(cfg, plain).fingerprints
 
     def _draw(self, cfg: DictConfig, plain: Mapping[str, Any]) -> _Drawn:
         known = [_of_data(plain), places(plain), plain["dataset"].get("fingerprint")]
@@ -89,7 +90,7 @@ class Reuse:
         return self._drawn[name]
 
 
-def check_data(cfg: DictConfig, folder: Path, record: Mapping[str, Any]) -> None:
+def check_data(cfg: DictConfig, folder: Path, record: RunRecord) -> None:
     """Check that a finished run is of the federation that its configuration describes now.
 
     Raises:

@@ -17,13 +17,11 @@ from flnl.config import compose
 from flnl.config.registry import named
 from flnl.console.credentials import redacted
 from flnl.core.errors import DiskFullError, forgiven
-from flnl.core.execution import Executor
-from flnl.core.method import Method
+from flnl.core.execution import Executor, described
 from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
 from flnl.core.usage import Usage, Used
-from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
@@ -31,15 +29,16 @@ from flnl.evaluation import correction_warnings, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
 from flnl.evaluation.probabilities import Probabilities
 from flnl.record import label_table
+from flnl.record.closing import summarise
 from flnl.record.label_table import LabelTable
+from flnl.record.run import RunRecord
 from flnl.run import checkpoint, progress
+from flnl.run.checkpoint import Checkpoint
 from flnl.run.folder import RunFolder
 from flnl.run.loggers.guarded import Loggers
 from flnl.run.record import TABLE, Record
 from flnl.run.run_name import group_of, name_of
 from flnl.storage.atomic import write_atomically
-from flnl.storage.closing import summarise
-from flnl.storage.records import FILES
 
 log = logging.getLogger(__name__)
 
@@ -56,26 +55,25 @@ class Session:
         self,
         cfg: DictConfig,
         folder: RunFolder,
-        method: Method,
-        federation: Federation,
-        executor: Executor,
+        about: RunRecord,
+        *,
         evaluator: Evaluator,
+        executor: Executor,
         state: FederatedState,
-        seconds: float,
-        usage: Usage | None,
-        about: Mapping[str, Any],
         initial: Params,
-        lines: Mapping[str, Any],
+        resumed: Checkpoint | None,
     ) -> None:
         self.cfg, self.folder = cfg, folder
-        self.method, self.federation, self.executor, self.evaluator = method, federation, executor, evaluator
+        self.method, self.federation = evaluator.method, evaluator.federation
+        self.executor, self.evaluator = executor, evaluator
         self.state, self._initial = state, initial
-        self.rounds = method.length(len(federation.with_data))
-        self._record = Record(folder.path, about)
-        self._earlier_seconds, self._started = seconds, time.monotonic()
-        self._earlier_usage, self._used, self._usage = usage, Used(evaluator.network.device), Usage()
+        self.rounds = self.method.length(len(self.federation.with_data))
+        self._about, self._record = about, Record(folder.path)
+        self._earlier_seconds, self._started = 0.0 if resumed is None else resumed.seconds, time.monotonic()
+        self._earlier_usage = Usage() if resumed is None else resumed.usage
+        self._used, self._usage = Used(evaluator.network.device), Usage()
         self._saved, self._saved_round = time.monotonic(), state.round
-        self._known_lines = lines  # checksums of the lines at the checkpoint
+        self._known_lines = {} if resumed is None else resumed.lines  # checksums of the lines at the checkpoint
         self._evaluations: list[Mapping[str, Any]] = []  # with their rounds
         self._corrected: int | None = None  # round of the first correction of labels
         self._checked: str | None = None  # the last stage whose first round here could be saved
@@ -99,14 +97,13 @@ class Session:
         self._corrected = correction_warnings.first_correction(rows)
         (self.folder.path / "error.log").unlink(missing_ok=True)
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
-        self._record.result("interrupted", **self._grown())  # the status if killed; must precede cutting the lines
+        self._record.result(self._grown("interrupted"))  # the status if killed; must precede cutting the lines
         self._record.cut()
-        about = self._record.about
-        group = group_of(self.method.title, self.federation.dataset.name, about["overrides"])
+        group = group_of(self.method.title, self.federation.dataset.name, self._about.overrides)
         logged = LoggedRun(
             folder=self.folder.path,
-            key=about["key"],
-            config=about["config"],
+            key=self._about.key,
+            config=self._about.config,
             name=name_of(group, self.cfg.seed),
             group=group,
             method=self.method.name,
@@ -204,11 +201,18 @@ class Session:
         due = time.monotonic() - self._saved >= CHECKPOINT_SECONDS if every is None else state.round % every == 0
         if not (due or now) or state.round == self._saved_round:
             return
-        about = self._record.about
         self._record.sync()
-        known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
         recorder = self.evaluator.recorder
-        saved = checkpoint.Checkpoint(state, *known, None if recorder is None else recorder.sums, self._used_so_far())
+        saved = Checkpoint(
+            state,
+            self._about.key,
+            self.federation.fingerprint,
+            self.seconds,
+            described(self.executor),
+            self._record.checksums,
+            None if recorder is None else recorder.sums,
+            self._used_so_far(),
+        )
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._write_table()
         self._saved, self._saved_round = time.monotonic(), state.round
@@ -227,41 +231,44 @@ class Session:
             return None
         return self._usage.beside(self.executor.usage()).after(self._earlier_usage)
 
-    def _grown(self) -> dict[str, Any]:
-        """The part of the result that grows with the run."""
+    def _grown(self, status: str) -> RunRecord:
+        """The record with what grows with the run."""
         counters, usage = self.state.counters, self._used_so_far()
-        return {
-            "rounds": self.state.round,
-            "checkpoint": self._saved_round,
-            "metrics": {
+        return replace(
+            self._about,
+            status=status,
+            rounds=self.state.round,
+            checkpoint=self._saved_round,
+            metrics={
                 **summarise(self._evaluations),
                 **self.evaluator.labels(self.state),
                 **self.evaluator.shared(self.state),
             },
             **asdict(counters),
-            "bytes": counters.bytes_down + counters.bytes_up,
-            "wall_time_s": round(self.seconds, 3),
-            "cpu_time_s": None if usage is None else round(usage.cpu_seconds, 3),
-            "peak_memory": None if usage is None else usage.memory,
-            "peak_gpu_memory": None if usage is None else usage.gpu_memory or None,
-        }
+            bytes=counters.bytes_down + counters.bytes_up,
+            wall_time_s=round(self.seconds, 3),
+            cpu_time_s=None if usage is None else round(usage.cpu_seconds, 3),
+            peak_memory=None if usage is None else usage.memory,
+            peak_gpu_memory=None if usage is None else usage.gpu_memory or None,
+        )
 
-    def close(self, status: str) -> dict[str, Any]:
+    def close(self, status: str) -> RunRecord:
         """Write the products, the result and the figures, and end the loggers.
 
         An interrupted run writes only its result, to exit quickly.
         """
         hurry = status == "interrupted"
         files = {} if hurry else self._products()
-        grown = self._grown()
-        lists: dict[str, Any] = {
-            "unreadable_images": (unreadable := self._unreadable()),
-            "warnings": self._warnings(grown["metrics"], unreadable),
-            "clients": self.evaluator.clients(self.state),
-            "selection": [] if hurry else self._selection(),
-            FILES: files,
-        }
-        record = self._record.result(status, **grown, **{name: held for name, held in lists.items() if held})
+        grown, unreadable = self._grown(status), self._unreadable()
+        ended = replace(
+            grown,
+            unreadable_images=unreadable,
+            warnings=self._warnings(grown.metrics, unreadable),
+            clients=self.evaluator.clients(self.state),
+            selection=[] if hurry else self._selection(),
+            files=files,
+        )
+        record = self._record.result(ended)
         self._write_table()
         if self.cfg.figures and not hurry:
             self._draw()
@@ -327,7 +334,7 @@ class Session:
             }
         recorder = self.evaluator.recorder
         if recorder is not None and recorder.sums.rounds:
-            products[probabilities.NAME] = lambda: self.evaluator.probabilities(self.shown, self._record.about["key"])
+            products[probabilities.NAME] = lambda: self.evaluator.probabilities(self.shown, self._about.key)
         else:
             with forgiven(log, f"{self.folder.path / probabilities.NAME} of an earlier process could not be deleted"):
                 (self.folder.path / probabilities.NAME).unlink(missing_ok=True)
@@ -349,16 +356,16 @@ class Session:
         return replace(self.state, server=replace(self.state.server, params=params))
 
     def _model_file(self) -> ModelFile:
-        data, about = self.federation.dataset, self._record.about
+        data = self.federation.dataset
         return ModelFile(
             weights=self.shown.server.params,
             classes=list(data.classes),
-            model=named(about["config"]["model"]),
+            model=named(self._about.config["model"]),
             shape=list(data.train.shape),
             normalisation=model_file.describe(data.transform),
             stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
             dataset=data.name,
-            key=about["key"],
+            key=self._about.key,
             round=self.state.round,
             networks=self.method.networks,
         )
@@ -379,11 +386,11 @@ class Session:
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Record an error in ``error.log`` and ``result.json``."""
-        record: dict[str, Any] = {}
+        record = RunRecord()
         try:
             write_atomically(self.folder.path / "error.log", redacted(trace).encode(errors="backslashreplace"))
             failure = redacted(f"{type(error).__name__}: {error}")
-            record = self._record.result("failed", error=failure, **self._grown())
+            record = self._record.result(replace(self._grown("failed"), error=failure))
             self._write_table()
         except DiskFullError as second:
             log.debug("the failure could not be written (%s)", second)
@@ -391,9 +398,9 @@ class Session:
             log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
         self._end_loggers(record, failed=True)
 
-    def _end_loggers(self, record: Mapping[str, Any], *, failed: bool) -> None:
+    def _end_loggers(self, record: RunRecord, *, failed: bool) -> None:
         if self._loggers is None:
             return
-        grown = {name: record[name] for name in GROWS if record.get(name) is not None}
-        self.unsynchronised = self._loggers.close(failed=failed, summary={**grown, **record.get("metrics", {})})
+        grown = {name: value for name in GROWS if (value := getattr(record, name)) is not None}
+        self.unsynchronised = self._loggers.close(failed=failed, summary={**grown, **record.metrics})
         self._loggers = None

@@ -6,11 +6,11 @@ import logging
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from omegaconf import DictConfig
@@ -21,13 +21,12 @@ from flnl.config.short_keys import connect
 from flnl.console.shell import joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import in_users_code
-from flnl.record import lines
+from flnl.record.run import RESULT, RunRecord
 from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
 from flnl.run.overrides import replaced
 from flnl.run.reuse import check_data
 from flnl.run.session import Session
-from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class Outcome:
 
     status: Status
     folder: Path
-    record: Mapping[str, Any]  # content of its result.json
+    record: RunRecord
     signal: int | None = None  # one that arrived while it trained or ended, also if it has finished nevertheless
 
 
@@ -85,7 +84,7 @@ def train(
             assert claimed.folder.earlier is not None
             earlier = claimed.folder.earlier
             check_data(cfg, claimed.folder.path, earlier)
-            if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
+            if (damage := earlier.damage()) is not None:
                 log.warning("%s; the numbers below are those of %s", damage, RESULT)
             progress.closing("finished earlier", claimed.folder.path, earlier)
             return Outcome("finished", claimed.folder.path, earlier)

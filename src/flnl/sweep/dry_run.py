@@ -18,14 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
 from flnl.config.identity import PLACES, run_key
-from flnl.config.recorded import FROM_CWD, recorded_whereabouts, whereabouts
+from flnl.config.recorded import FROM_CWD, whereabouts
 from flnl.config.short_keys import connect
 from flnl.console.terminal import cell, console, duration, print_line
 from flnl.core.errors import UserError
+from flnl.record.run import RunRecord
 from flnl.run import budget
 from flnl.run.folder import chosen, refusal
 from flnl.storage.paces import Paces
-from flnl.storage.records import read_record
 from flnl.sweep import launchers, supervisor
 from flnl.sweep.gpus import Share
 from flnl.sweep.job import shares_a_process
@@ -76,17 +76,17 @@ class Planned:
                 resume=cfg.resume,
                 key=key,
                 job=job,
-                same=lambda record: whereabouts(plain) == recorded_whereabouts(record),
+                same=lambda record: whereabouts(plain) == record.whereabouts,
             )
         except UserError as error:
             folder, goes_on, refused = job, False, str(error)
         else:
             refused = ""
-        record = None if folder is None else read_record(folder)
+        record = None if folder is None else RunRecord.read(folder)
         if folder is not None and not refused:
             refused = refusal(folder, record, key=key, plain=plain, named=named, goes_on=goes_on)
         refused = refused or (_lacking(plain) if here else "")
-        state = "refused" if refused else "new" if record is None else f"{record.get('status')} there"
+        state = "refused" if refused else "new" if record is None else f"{record.status} there"
         gpu = torch.cuda.is_available() if cfg.device == "auto" else cfg.device != "cpu"
         kind = (
             budget.dataset_name(plain["dataset"]),

@@ -129,7 +129,7 @@ def _accounted(
         from flnl.run.train import train
 
         outcome = train(cfg, job.overrides, folder, opened=opened, stop=stop)
-        metrics = {k: v for k, v in outcome.record["metrics"].items() if isinstance(v, int | float)}
+        metrics = {k: v for k, v in outcome.record.metrics.items() if isinstance(v, int | float)}
         job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
         if outcome.signal is not None and outcome.status == "interrupted":
             by = ledger.stopped_by or outcome.signal  # the sweep passes any signal on to its jobs as SIGTERM

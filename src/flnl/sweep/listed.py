@@ -32,8 +32,8 @@ from flnl.config.override_text import dotted, key_of, without
 from flnl.console.shell import joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
+from flnl.record.run import LOCK
 from flnl.run import overrides
-from flnl.storage.records import LOCK
 from flnl.sweep import job, launchers
 from flnl.sweep.ledger import DONE, Job, Ledger
 from flnl.sweep.supervisor import Sweep

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flnl.config import compose
-from flnl.config.identity import places, recorded_key
-from flnl.storage.records import RESULT, read_record
+from flnl.config.identity import places
+from flnl.record.run import RESULT, RunRecord
 
 if TYPE_CHECKING:
     from flnl.run.reuse import Reuse
@@ -44,19 +44,23 @@ class Moved:
         if (self._root / name / RESULT).exists():
             return name
         return next(
-            (other for other, record in self._placed.get(key, ()) if self._reuse.same(compose.load(overrides), record)),
+            (
+                record.file("").name
+                for record in self._placed.get(key, ())
+                if self._reuse.same(compose.load(overrides), record)
+            ),
             name,
         )
 
     @cached_property
-    def _placed(self) -> Mapping[str, Sequence[tuple[str, dict[str, Any]]]]:
+    def _placed(self) -> Mapping[str, Sequence[RunRecord]]:
         """The runs whose data may be others elsewhere, by key, finished ones first."""
-        found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        found: dict[str, list[RunRecord]] = {}
         for file in sorted(self._root.glob(f"*/{RESULT}")):
-            record = read_record(file.parent) if FOLDER.fullmatch(file.parent.name) else None
-            if record is not None and places(record["config"]):
-                found.setdefault(recorded_key(record), []).append((file.parent.name, record))
-        return {key: sorted(runs, key=lambda run: run[1].get("status") != "finished") for key, runs in found.items()}
+            record = RunRecord.read(file.parent) if FOLDER.fullmatch(file.parent.name) else None
+            if record is not None and places(record.config):
+                found.setdefault(record.run_key, []).append(record)
+        return {key: sorted(runs, key=lambda run: not run.finished) for key, runs in found.items()}
 
     @cached_property
     def _reuse(self) -> Reuse:

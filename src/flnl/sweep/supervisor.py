@@ -31,9 +31,9 @@ from flnl.config.short_keys import connect
 from flnl.config.written import text_at
 from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted, UserError, in_one_line
+from flnl.record.run import LOCK
 from flnl.run.overrides import replaced
 from flnl.storage.locks import free_after_error
-from flnl.storage.records import LOCK
 from flnl.sweep import launchers
 from flnl.sweep.job import shares_a_process, typed
 from flnl.sweep.ledger import DONE, Job, Ledger

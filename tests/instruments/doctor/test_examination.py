@@ -76,7 +76,7 @@ def test_the_processor_has_the_name_that_the_system_gives_it(
 
 def test_the_machine_names_its_processor_as_paces_and_records_do() -> None:
     rows = {row.name: row.value for row in surroundings.surroundings(compose.load([]))}
-    assert rows["machine"] == environment()["machine"]
+    assert rows["machine"] == environment().machine
     assert f", {cores.processor()}, " in rows["machine"]
 
 

@@ -20,7 +20,7 @@ from flnl.core.state import PASSES
 from flnl.engine.model_file import ModelFile
 from flnl.instruments.rerun.comparison import bits_agree
 from flnl.record import lines
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT
 from tests.cli.conftest import Said
 from tests.properties.runs import run
 from tests.registry import BY_NAME, TINY
@@ -58,7 +58,7 @@ def test_a_run_that_counted_no_passes_can_be_the_same(theirs: Path, command: Com
         written.write({key: value for key, value in row.items() if key not in PASSES})
     written.sync()
     early = {key: value for key, value in record.items() if key not in PASSES}
-    early[lines.CHECKSUMS] |= lines.described((written,))
+    early["lines"] |= lines.described((written,))
     (theirs / RESULT).write_text(json.dumps(early))
     assert command("rerun", theirs, "output=third").code == 0
 

@@ -88,7 +88,7 @@ def test_records_with_places_in_their_keys_are_restored_and_rendered_as_they_are
     """As runs of earlier versions have left them: their folders are named by these keys."""
     assert own("render", "own").code == 0
     file = tmp_path / "results/small/runs.jsonl"
-    held = [dict(run.record) for run in run_record.load(file).values()]
+    held = [dict(run.record.raw) for run in run_record.load(file).values()]
     placed = [run_record.signed(one | {"key": f"{Path(one['folder']).name}{'0' * 48}"}) for one in held]
     file.write_text("".join(f"{line}\n" for line in sorted(placed)))
     before = file.read_bytes()

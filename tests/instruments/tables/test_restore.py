@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from flnl.config.identity import identity, recorded_identity, recorded_key
+from flnl.config.identity import identity
 from flnl.figures import accuracy
-from flnl.figures.record import read
 from flnl.instruments.tables import run_record
+from flnl.record.run import RunRecord
 from tests.instruments.tables.conftest import Tables, copied
 
 RECORDS = "records=results/small/runs.jsonl"
@@ -41,10 +41,10 @@ def test_tables_of_records_are_those_of_the_runs(elsewhere: Tables, tmp_path: Pa
     assert again["runs.jsonl"].count(b"\n") == 2
     restored = next((tmp_path / "multirun/tables/small").glob("*/result.json")).parent
     for file in (tmp_path / "multirun/tables/small").glob("*/result.json"):  # FedProx has a value that keys leave out
-        record = json.loads(file.read_text())
-        assert recorded_key(record) == record["key"]
-        assert recorded_identity(record) == identity(record["config"])
-    assert accuracy.draw(read(restored)) is not None
+        record = RunRecord.open(file.parent)
+        assert record.run_key == record.key
+        assert record.defining == identity(record.config)
+    assert accuracy.draw(RunRecord.open(restored)) is not None
 
 
 def test_a_run_that_began_here_stays(elsewhere: Tables, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_records_of_which_none_is_asked_for_are_told_of(elsewhere: Tables, tmp_p
 
 def rewrite(tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change what each line says."""
-    held = [dict(run.record) for run in run_record.load(tmp_path / "results/small").values()]
+    held = [dict(run.record.raw) for run in run_record.load(tmp_path / "results/small").values()]
     lines = [run_record.signed(change(one)) for one in held]
     (tmp_path / "results/small/runs.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
@@ -129,7 +129,7 @@ def test_a_folder_of_earlier_versions_counts_and_is_rendered_into_the_file(elsew
     (out / "runs").mkdir()
     table = (out / "mine.csv").read_text()
     for name, run in run_record.load(out).items():
-        (out / "runs" / f"{name}.json").write_text(json.dumps(run.record))
+        (out / "runs" / f"{name}.json").write_text(json.dumps(run.record.raw))
         table = table.replace(f'""{name}""', f'""runs/{name}.json""')
     (out / "mine.csv").write_text(table)
     (out / "runs.jsonl").unlink()

@@ -11,13 +11,14 @@ from flnl.instruments.tables.plan import Plan
 from flnl.instruments.tables.run_notes import Ended
 from flnl.instruments.tables.scaling import Scaling
 from flnl.instruments.tables.table import Column, Metric, Row, Table
+from flnl.record.run import RunRecord
 
 Given = dict[str, list[tuple[Ended, ...]]]
 
 
 def ended(key: str, made: int = 560, planned: int = 560, loss: float = 0.5, **metrics: Any) -> Ended:
     record = {"key": key, "participations": made, "metrics": {"best": 0.5, **metrics}}
-    return Ended(key, planned, record, {"accuracy": 0.5, "test_loss": loss})
+    return Ended(key, planned, RunRecord.of(record), {"accuracy": 0.5, "test_loss": loss})
 
 
 def test_runs_that_ended_with_fewer_trainings_are_counted_by_row() -> None:
@@ -36,7 +37,7 @@ def test_runs_that_ended_with_fewer_trainings_are_counted_by_row() -> None:
 
 
 def test_a_record_without_a_count_is_not_short_of_it() -> None:
-    assert run_notes.endings({"a": [(Ended("k", 560, {"key": "k"}, {}),)]}) == []
+    assert run_notes.endings({"a": [(Ended("k", 560, RunRecord.of({"key": "k"}), {}),)]}) == []
 
 
 def test_the_noise_of_a_column_is_the_mean_of_its_runs_and_a_span_if_rows_have_other_data() -> None:
@@ -78,7 +79,7 @@ def test_every_seed_must_agree() -> None:
 
 
 def test_runs_that_recorded_no_evaluation_cannot_be_compared() -> None:
-    rows = {name: [(Ended(name, 560, {"key": name}, {}),)] for name in "ab"}
+    rows = {name: [(Ended(name, 560, RunRecord.of({"key": name}), {}),)] for name in "ab"}
     assert run_notes.alike(["x"], rows) == []
 
 
@@ -111,7 +112,7 @@ def test_how_right_estimates_of_quality_were_is_told() -> None:
 def test_rows_that_were_given_the_noise_rate_are_marked() -> None:
     def run(key: str, origin: str | None) -> Ended:
         marks = {} if origin is None else {"given": {"method.local.x.rate": 0.4}, "given_origin": origin}
-        return Ended(key, 560, {"key": key, "participations": 560, **marks}, {})
+        return Ended(key, 560, RunRecord.of({"key": key, "participations": 560, **marks}), {})
 
     nominal, estimate = run("a", "nominal rate of the noise"), run("b", "estimate for clothing1m")
     rows: Given = {
@@ -128,7 +129,7 @@ def test_rows_that_were_given_the_noise_rate_are_marked() -> None:
 
 def test_rows_that_were_given_clean_samples_are_marked() -> None:
     def run(key: str, clean: int | None) -> Ended:
-        return Ended(key, 560, {"key": key} if clean is None else {"key": key, "clean_samples": clean}, {})
+        return Ended(key, 560, RunRecord(key=key, clean_samples=clean or 0), {})
 
     rows: Given = {
         "FedAvg": [(run("a", None),), ()],
@@ -147,7 +148,10 @@ def test_images_that_are_not_the_published_files_are_told() -> None:
     cifar = {"_target_": "flnl.data.datasets.torchvision.Cifar", "name": "cifar10"}
     folder = {"_target_": "flnl.data.datasets.image_folder.ImageFolder", "name": "clothes"}
     every = [cifar | {"verify": True}, cifar | {"verify": False}, folder, {"name": "digits"}]
-    runs = [Ended(str(i), 1, {"config": {"dataset": one}, "data": f"{i}" * 64}, {}) for i, one in enumerate(every)]
+    runs = [
+        Ended(str(i), 1, RunRecord.of({"config": {"dataset": one}, "data": f"{i}" * 64}), {})
+        for i, one in enumerate(every)
+    ]
     first, second = run_notes.sources({"a": [tuple(runs)]})
     assert first.startswith("1 of 4 runs took cifar10 from files that were not compared")
     assert first.endswith(f"The digest of these data is {'1' * 64}.")

@@ -140,7 +140,7 @@ def test_a_run_of_the_same_name_is_replaced_and_runs_of_one_key_on_other_data_st
     run_record.save(tmp_path, lines(tmp_path, "aaaa", "bbbb"))
     run_record.save(tmp_path, lines(tmp_path, "bbbb", accuracy=0.75))
     found = run_record.load(tmp_path)
-    assert {name: one.metrics["last"] for name, one in found.items()} == {"aaaa-1": 0.5, "bbbb-1": 0.75}
+    assert {name: one.record.metrics["last"] for name, one in found.items()} == {"aaaa-1": 0.5, "bbbb-1": 0.75}
     other = json.loads(lines(tmp_path, "aaaa")["aaaa-1"])
     del other["sha256"]
     other |= {"folder": "elsewhere/0000", "federation": "f" * 64}
@@ -164,7 +164,7 @@ def test_a_command_with_bytes_that_are_no_text_comes_back_as_it_was(tmp_path: Pa
     recorded(one.folder, [0.5])
     text = run_record.line(one.folder, "flnl 'dataset.root=Grün\udc80'", 1, run_record.read(one.folder))
     run_record.save(tmp_path, {"b-1": text})
-    assert run_record.load(tmp_path)["b-1"].record["command"] == "flnl 'dataset.root=Grün\udc80'"
+    assert run_record.load(tmp_path)["b-1"].record.raw["command"] == "flnl 'dataset.root=Grün\udc80'"
 
 
 def test_nothing_is_written_where_nothing_is_new(tmp_path: Path) -> None:
@@ -335,12 +335,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("*/")), ids=lambda folder: folder.name)
 def test_the_records_of_this_project_agree_with_themselves(folder: Path) -> None:
     found = run_record.load(folder)
-    assert {run.record["status"] for run in found.values()} == {"finished"}
+    assert {run.record.status for run in found.values()} == {"finished"}
     text = (folder / "runs.jsonl").read_text()
-    assert text.splitlines() == [run_record.signed(found[name].record) for name in names(folder)]
-    assert [json.loads(line)["key"] for line in text.splitlines()] == sorted(
-        run.record["key"] for run in found.values()
-    )
+    assert text.splitlines() == [run_record.signed(found[name].record.raw) for name in names(folder)]
+    assert [json.loads(line)["key"] for line in text.splitlines()] == sorted(run.record.key for run in found.values())
     used = {name for file in folder.glob("*.csv") for name in run_record.REFERENCE.findall(file.read_text())}
     assert used == found.keys(), "no table names a run that is not there, and none is there for nothing"
     assert len(text.encode()) < 2_000_000

@@ -18,8 +18,9 @@ from flnl.instruments.tune.scores import score
 from flnl.instruments.tune.search import optuna_search
 from flnl.instruments.tune.shown import show
 from flnl.instruments.tune.space import Choices, Interval, Space
+from flnl.record.run import RunRecord
+from flnl.record.trace import Drawn, Origin, Trace
 from flnl.record.tuned import Question, Reported, Study, Trial, Tuned, Values
-from flnl.storage.trace import Drawn, Origin, Trace
 from flnl.sweep import listed
 
 TINY = (
@@ -310,10 +311,12 @@ def test_every_process_of_a_resumed_run_is_in_its_trace() -> None:
     process = {"commit": "a", "machine": "m", "device": "cpu", "executor": "sequential", "versions": {"torch": "2"}}
     last = process | {"commit": "b", "executor": {"name": "stacked"}}
     record = {**last, "earlier": [process, process], "data": "d", "federation": "f", "metrics": {"last": 1, "x": None}}
-    trace = Trace.of(record)
+    trace = Trace.of(RunRecord.of(record))
     assert [(one.commit, one.executor) for one in trace.origins] == [("a", "sequential"), ("b", {"name": "stacked"})]
     assert (trace.metrics, trace.drawn, trace.origins[0].torch) == ({"last": 1}, Drawn("d", "f"), "2")
-    assert Trace.of({"data": "d", "federation": "f", "metrics": {}}).origins == [Origin(None, None, None, None, None)]
+    assert Trace.of(RunRecord.of({"data": "d", "federation": "f", "metrics": {}})).origins == [
+        Origin(None, None, None, None, None)
+    ]
 
 
 def test_a_search_tells_scores_and_asks_again_in_the_same_order() -> None:

@@ -20,7 +20,6 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.evaluation.estimates import by_client
 from flnl.figures import confusion
-from flnl.figures.record import read
 from flnl.methods.feddiv.batch import Reselection
 from flnl.methods.feddiv.exchange import (
     ClassBias,
@@ -34,6 +33,7 @@ from flnl.methods.feddiv.exchange import (
 from flnl.methods.feddiv.loss import Prior
 from flnl.methods.feddiv.noise_filter import Filter
 from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.record.run import RunRecord
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
 from tests.toys import START, Logits, composed, equal, federation, fitted, network, step, task
@@ -420,7 +420,7 @@ def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Pa
             assert np.trace(given) == int((work.labels == truth[work.samples.index]).sum())
     assert len({int(size) for size in sizes}) > 2
     assert "selection" not in run(BY_NAME["fedavg"].words, tmp_path / "fedavg").record
-    figure = confusion.draw_selection(read(ran.folder))
+    figure = confusion.draw_selection(RunRecord.open(ran.folder))
     assert figure is not None
     assert len(figure.axes) == 15
     assert np.array_equal(figure.axes[10].images[0].get_array(), rows[0]["re-selected"])  # type: ignore[arg-type]

@@ -24,7 +24,6 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.local.sgd import LocalTraining
 from flnl.evaluation.estimates import by_client, summary
 from flnl.evaluation.evaluator import Evaluator
-from flnl.figures.record import read
 from flnl.methods.fedes.aggregator import QualityMean
 from flnl.methods.fedes.contribution import OnBenchmark
 from flnl.methods.fedes.exchange import (
@@ -40,6 +39,7 @@ from flnl.methods.fedes.sampler import OfQuality
 from flnl.methods.fedes.selective_decay import ranks
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.record.run import RunRecord
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
 from tests.toys import ONE_STEP, START, composed, equal, fitted, method, mlp, network, random_federation, stage, task
@@ -257,13 +257,13 @@ def test_an_oracle_makes_a_run_an_upper_bound_that_says_so(tmp_path: Path, capsy
     assert "upper bound, not a method" in said
     assert "fedes (upper bound)" in said
     assert "truth" in ran.record["upper_bound"]
-    assert read(ran.folder).title.startswith("fedes (upper bound) on digits")
+    assert RunRecord.open(ran.folder).title.startswith("fedes (upper bound) on digits")
     assert ran.record["clients"]["quality"] == pytest.approx(ran.record["clients"]["true_quality"])
     assert ran.record["metrics"]["quality_error"] == pytest.approx(0)
     plain = run(BY_NAME["fedes"].words, tmp_path / "plain")
     assert "upper_bound" not in plain.record
     assert "upper bound" not in capsys.readouterr().err
-    assert read(plain.folder).title.startswith("fedes on digits")
+    assert RunRecord.open(plain.folder).title.startswith("fedes on digits")
     assert all(s > 0 for s in plain.record["clients"]["steps"])
 
 

@@ -10,18 +10,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
 from flnl.config.check import faults_of
-from flnl.config.identity import PLACES, recorded_digests
-from flnl.config.recorded import placed, recorded_whereabouts, whereabouts
+from flnl.config.identity import PLACES
+from flnl.config.recorded import placed, whereabouts
 from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation, from_config
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT, RunRecord
 
 CHANGED = "the data files, numpy or the code that draws it have changed since"
 
 
 def recorded_federation(
-    record: Mapping[str, Any], folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
+    record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
 ) -> Federation:
     """Draw a run's federation.
 
@@ -37,7 +37,7 @@ def recorded_federation(
     return drawn_again(recorded_data(record, folder, places, data), record, folder)
 
 
-def drawn_again(cfg: DictConfig, record: Mapping[str, Any], folder: Path, cache: Path | None = None) -> Federation:
+def drawn_again(cfg: DictConfig, record: RunRecord, folder: Path, cache: Path | None = None) -> Federation:
     """Draw the federation of a configuration that should be that of a run.
 
     Raises:
@@ -49,7 +49,7 @@ def drawn_again(cfg: DictConfig, record: Mapping[str, Any], folder: Path, cache:
         if named := [key for key in PLACES if f"{key}=" in str(error) or f"{key}:" in str(error)]:
             raise UserError(f"{error} (if it lies elsewhere here, add {named[0]}=PATH)") from None
         raise
-    if record.get("federation") not in federation.fingerprints:
+    if record.federation not in federation.fingerprints:
         why = what_differs(record, compose.resolved(cfg), federation.contents)
         raise UserError(
             f"{folder}: the federation drawn now differs from the run's: {why}; put back the data of the run, or repeat"
@@ -58,7 +58,7 @@ def drawn_again(cfg: DictConfig, record: Mapping[str, Any], folder: Path, cache:
     return federation
 
 
-def what_differs(record: Mapping[str, Any], plain: Mapping[str, Any], contents: Mapping[str, Collection[str]]) -> str:
+def what_differs(record: RunRecord, plain: Mapping[str, Any], contents: Mapping[str, Collection[str]]) -> str:
     """Why the federation of a configuration is another than that of a record, in words.
 
     Args:
@@ -66,12 +66,12 @@ def what_differs(record: Mapping[str, Any], plain: Mapping[str, Any], contents: 
         plain: the configuration, resolved.
         contents: of the federation drawn now, as ``Federation.contents``.
     """
-    digests = recorded_digests(record)
-    if [one.get("dataset", {}).get("fingerprint") for one in (plain, record["config"])] == ["names", "contents"]:
+    digests = record.digests
+    if [one.get("dataset", {}).get("fingerprint") for one in (plain, record.config)] == ["names", "contents"]:
         digests.pop("dataset", None)  # of another kind than any that is known here
     for group, found in contents.items():
         if group in digests and digests[group] not in found:
-            here, there = (_of_group(group, one) for one in (whereabouts(plain), recorded_whereabouts(record)))
+            here, there = (_of_group(group, one) for one in (whereabouts(plain), record.whereabouts))
             if here and here == there:
                 return f"the data files of {here} have changed since"
             if here:
@@ -84,7 +84,7 @@ def _of_group(group: str, places: Mapping[str, str]) -> str:
 
 
 def recorded_data(
-    record: Mapping[str, Any], folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
+    record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
 ) -> DictConfig:
     """The configuration of a run's data, restricted to what a file may choose.
 
@@ -97,10 +97,10 @@ def recorded_data(
     Raises:
         UserError: naming a value that it may not.
     """
-    config, source = record["config"], str(folder / RESULT)
+    config, source = record.config, str(folder / RESULT)
     parts = {group: restored(group, config.get(group), source, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
     values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")
-    return OmegaConf.create({**placed(parts, record, data or {}, source), **values})
+    return OmegaConf.create({**placed(parts, record.cwd, data or {}, source), **values})

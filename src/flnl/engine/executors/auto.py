@@ -30,7 +30,7 @@ from flnl.engine.local.batching import batch_sizes, steps_of
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import why_not
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT
 
 STACKED_PARAMETERS = 100_000
 """Up to this many parameters, overhead dominates a step's cost. An MLP on digits has 4,810, LeNet-5 62,006."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from flnl.record.run import RunRecord
 
 MIB = 2**20
 
@@ -16,6 +19,11 @@ class Cost:
     heading: str
     csv: str
     factor: float = 1.0
+
+    def of(self, record: RunRecord) -> float | None:
+        """Its finite number of a run, in the heading's unit; None if there is none."""
+        held = getattr(record, self.recorded)
+        return self.factor * held if held is not None and math.isfinite(held) else None
 
 
 PARTICIPATIONS = Cost("participations", "participations", "participations", "participations")

@@ -16,7 +16,7 @@ from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.instruments.compare.names import GROUPS, Settings, differing_keys, override
 from flnl.instruments.compare.ranking import FEWEST_METHODS, Ranking, Setting, ranked
-from flnl.instruments.compare.runs import Draw, Row, of_setting
+from flnl.instruments.compare.runs import Draw, Row, given_to, of_setting
 from flnl.instruments.compare.selection import check_key, ordered, same
 from flnl.instruments.compare.significance import LEVEL, Paired, fewest, holm, least
 from flnl.instruments.compare.table import Column, Number
@@ -96,8 +96,7 @@ class Crossed:
         return [f"{row.name}{self._given(i)}" for i, row in enumerate(self.rows)]
 
     def _given(self, i: int) -> str:
-        given = dict.fromkeys(kind for cell in self._of_row(i) for run in cell.row.runs for kind in run.given)
-        return f" (given {' and '.join(given)})" if given else ""
+        return given_to([run for cell in self._of_row(i) for run in cell.row.runs])
 
     def _of_row(self, i: int) -> list[Cell]:
         return [cell for (row, _), cell in self.cells.items() if row == i]

@@ -13,16 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flnl.config.identity import PLACES, recorded_contents, recorded_identity, settings
+from flnl.config.identity import PLACES
 from flnl.config.override_text import key_of
-from flnl.config.recorded import recorded_whereabouts
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.record import order
-from flnl.record.lines import damage
+from flnl.record.run import RESULT, TUNING, RunRecord
 from flnl.record.sweeps import PLAN, runs_of
 from flnl.record.tuned import Tuned
-from flnl.storage.records import RESULT, TUNING, read_record
 
 OF_SETTING = ("dataset.", "partition.", "noise.", "eval.benchmark", "data_seed.")
 """Beginnings of the keys of what methods are compared on."""
@@ -33,81 +30,26 @@ Draw = tuple[int, int]
 """Seed and data seed of a run."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A folder and its ``result.json``."""
+def given_to(runs: Sequence[RunRecord]) -> str:
+    """What methods were given beyond their federation, in brackets; "" if nothing."""
+    kinds = {"the noise rate": any(run.given for run in runs), "clean samples": any(run.clean_samples for run in runs)}
+    given = [kind for kind, there in kinds.items() if there]
+    return f" (given {' and '.join(given)})" if given else ""
 
-    folder: Path
-    result: Mapping[str, Any]
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The resolved configuration."""
-        config: Mapping[str, Any] = self.result["config"]
-        return config
+def configured(run: RunRecord) -> dict[str, Any]:
+    """The settings that determine a run's results on its data, without seeds: values by dotted key."""
+    return _without_seeds(run.defining)
 
-    @property
-    def seed(self) -> int:
-        """The seed."""
-        return int(self.config["seed"])
 
-    @property
-    def status(self) -> str:
-        """Finished, stopped, interrupted or failed."""
-        return str(self.result.get("status"))
+def draw(run: RunRecord) -> Draw:
+    """What pairs a run with that of another method: its seed, and that of its data."""
+    return run.seed, run.data_seed
 
-    @property
-    def finished(self) -> bool:
-        """Whether the run has finished."""
-        return self.status == "finished"
 
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        """The closing metrics; empty if the run failed early."""
-        metrics = self.result.get("metrics")
-        return metrics if isinstance(metrics, dict) else {}
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What its method was given beyond its federation."""
-        kinds = {"given": "the noise rate", "clean_samples": "clean samples"}
-        return tuple(name for key, name in kinds.items() if self.result.get(key))
-
-    @property
-    def overrides(self) -> list[str]:
-        """The overrides as typed; empty if the run was not started from the command line."""
-        overrides = self.result.get("overrides")
-        return [str(override) for override in overrides] if isinstance(overrides, list) else []
-
-    @cached_property
-    def values(self) -> dict[str, Any]:
-        """The settings without seeds: values by dotted key, named as in overrides."""
-        return _without_seeds(settings(self.config))
-
-    @cached_property
-    def configured(self) -> dict[str, Any]:
-        """The settings that determine the run's results on its data, without seeds: values by dotted key."""
-        return _without_seeds(recorded_identity(self.result))
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """As ``configured``, with digests of its data: runs of one configuration on different data are different."""
-        return {**self.configured, **recorded_contents(self.result)}
-
-    @cached_property
-    def places(self) -> dict[str, str]:
-        """Where its data lay, by key; not those of published files."""
-        return recorded_whereabouts(self.result)
-
-    @property
-    def data_seed(self) -> int:
-        """The seed of partition and noise."""
-        return int(self.config.get("data_seed", self.seed))
-
-    @property
-    def draw(self) -> Draw:
-        """What pairs it with the run of another method: its seed, and that of its data."""
-        return self.seed, self.data_seed
+def _identity(run: RunRecord) -> dict[str, Any]:
+    """As ``configured``, with digests of its data: runs of one configuration on different data are different."""
+    return {**configured(run), **run.told_by}
 
 
 @dataclass(frozen=True)
@@ -118,7 +60,7 @@ class Row:
     another row does without.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     data_seed: int | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
@@ -126,7 +68,7 @@ class Row:
     def values(self) -> dict[str, Any]:
         """The settings that its runs have in common: values by dotted key."""
         data_seed = {} if self.data_seed is None else {"data_seed": self.data_seed}
-        return {**self.runs[0].values, **data_seed, **self.places}
+        return {**_without_seeds(self.runs[0].settings), **data_seed, **self.places}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -136,12 +78,12 @@ class Row:
     @property
     def dataset(self) -> str:
         """The name of the data set."""
-        return str(self.config["dataset"]["name"])
+        return self.runs[0].name_of("dataset")
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """The settings that its runs have in common and that determine their results: values by dotted key."""
-        return self.runs[0].identity | ({} if self.data_seed is None else {"data_seed": self.data_seed})
+        return _identity(self.runs[0]) | ({} if self.data_seed is None else {"data_seed": self.data_seed})
 
     @cached_property
     def setting(self) -> dict[str, Any]:
@@ -151,7 +93,7 @@ class Row:
     @property
     def draws(self) -> frozenset[Draw]:
         """The draws of its runs."""
-        return frozenset(run.draw for run in self.runs)
+        return frozenset(map(draw, self.runs))
 
 
 def of_setting(key: str) -> bool:
@@ -171,7 +113,7 @@ def note(line: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ find
 
 
-def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
+def find(names: Sequence[str], *, unfinished: bool = False) -> list[RunRecord]:
     """Find the finished runs in and below folders; runs that are left out are named in a note.
 
     Args:
@@ -199,8 +141,8 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
         if run is None:
             note(f"{shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
         elif not (run.finished or unfinished):
-            note(f"{shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
-        elif (wrong := damage(folder, run.result)) is not None:
+            note(f"{shown(folder)} is left out: {run.how_far}")
+        elif (wrong := run.damage()) is not None:
             note(f"{shown(folder)} is left out: {wrong}; restore the file, or repeat the run")
         else:
             runs.append(run)
@@ -285,10 +227,10 @@ def _reported(file: Path) -> Iterator[Path]:
     yield from (folder.resolve() for folder in folders if folder not in missing)
 
 
-def _read(folder: Path) -> Run | None:
-    run = Run(folder, read_record(folder) or {})
+def _read(folder: Path) -> RunRecord | None:
+    run = RunRecord.read(folder)
     try:
-        _ = run.seed, run.data_seed, run.config["method"]["name"], run.config["dataset"]["name"]
+        _ = run and (run.seed, run.data_seed, run.config["method"]["name"], run.config["dataset"]["name"])
     except (KeyError, TypeError, ValueError):
         return None
     return run
@@ -303,34 +245,34 @@ def shown(folder: Path) -> str:
 # ----------------------------------------------------------------------------------------------------------- group
 
 
-def grouped(runs: Sequence[Run]) -> list[Row]:
+def grouped(runs: Sequence[RunRecord]) -> list[Row]:
     """Group runs into rows. Of runs with the same settings and seed, a finished one is preferred, then the newest."""
-    alike: dict[str, list[Run]] = {}
+    alike: dict[str, list[RunRecord]] = {}
     for run in runs:
-        alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
+        alike.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
     rows = [row for same in alike.values() for row in _by_data_seed(same)]
     _tell_of_changed_data(rows)
     times = Counter(map(_settings_of, rows))
     without = {key for row in rows for key in PLACES if row.values.get(key, "") is None}
     return [
-        replace(row, places={key: place for key, place in row.runs[0].places.items() if twice or key in without})
+        replace(row, places={key: place for key, place in row.runs[0].whereabouts.items() if twice or key in without})
         for row in rows
         for twice in [times[_settings_of(row)] > 1]
     ]
 
 
 def _settings_of(row: Row) -> str:
-    return json.dumps([row.runs[0].configured, row.data_seed], sort_keys=True, default=str)
+    return json.dumps([configured(row.runs[0]), row.data_seed], sort_keys=True, default=str)
 
 
 def _tell_of_changed_data(rows: Sequence[Row]) -> None:
     """Name two runs whose configurations have the same data, if these were others when they ran."""
-    first: dict[str, Run] = {}
-    for run in (run for row in rows for run in row.runs if run.result.get("data")):
-        named = {key: value for key, value in run.configured.items() if key.startswith("dataset.")} | run.places
+    first: dict[str, RunRecord] = {}
+    for run in (run for row in rows for run in row.runs if run.data):
+        named = {key: value for key, value in configured(run).items() if key.startswith("dataset.")} | run.whereabouts
         named["dataset.fingerprint"] = run.config["dataset"].get("fingerprint")
         other = first.setdefault(json.dumps(named, sort_keys=True, default=str), run)
-        if other.result["data"] != run.result["data"]:
+        if other.data != run.data:
             note(
                 f"{shown(other.folder)} and {shown(run.folder)} name the same data and had others: files have changed"
                 " between them, so their numbers do not compare"
@@ -338,7 +280,7 @@ def _tell_of_changed_data(rows: Sequence[Row]) -> None:
             return
 
 
-def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
+def _by_data_seed(runs: Sequence[RunRecord]) -> Iterator[Row]:
     """Split runs into rows whose data seed follows the seed, and rows with a fixed data seed.
 
     A run whose two seeds are equal fits both. It belongs to a row with a fixed data seed if the user has set it, or if
@@ -347,7 +289,7 @@ def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
     pinned = {run.data_seed for run in runs if run.data_seed != run.seed}
     equal = [run for run in runs if run.data_seed == run.seed]
     others = {run.seed for run in equal} - pinned
-    rows: dict[int | None, list[Run]] = {}
+    rows: dict[int | None, list[RunRecord]] = {}
     for run in runs:
         typed = any(key_of(override) == "data_seed" for override in run.overrides)
         fixed = run.data_seed != run.seed or (run.data_seed in pinned and (typed or not others))
@@ -356,12 +298,12 @@ def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
         yield Row(tuple(_newest(members)), data_seed)
 
 
-def _newest(runs: Sequence[Run]) -> Iterator[Run]:
+def _newest(runs: Sequence[RunRecord]) -> Iterator[RunRecord]:
     """One run per seed, in the order of seeds."""
     for seed in sorted({run.seed for run in runs}):
         first, *rest = sorted(
             (run for run in runs if run.seed == seed),
-            key=lambda run: (run.finished, *order.age(run.result), str(run.folder)),
+            key=lambda run: (run.finished, *run.age, str(run.folder)),
             reverse=True,
         )
         if rest:

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError
 from flnl.instruments.compare.names import Settings
-from flnl.instruments.compare.runs import Row, Run
+from flnl.instruments.compare.runs import Row
+from flnl.record.run import RunRecord
 
 SEEDS = ("seed", "data_seed")
 
 
-def where(runs: Sequence[Run], clauses: Sequence[str]) -> list[Run]:
+def where(runs: Sequence[RunRecord], clauses: Sequence[str]) -> list[RunRecord]:
     """The runs with one of the values that each clause names.
 
     Raises:
@@ -39,7 +40,7 @@ def _read(option: str, clause: str) -> tuple[str, list[str]]:
     return key, re.split(r",(?![^\[]*\])", texts)  # not at the commas of a list
 
 
-def _values(run: Run) -> Mapping[str, str]:
+def _values(run: RunRecord) -> Mapping[str, str]:
     return Settings(Row((run,))).values | {"seed": str(run.seed), "data_seed": str(run.data_seed)}
 
 

@@ -21,7 +21,8 @@ from flnl.instruments.compare import latex
 from flnl.instruments.compare.costs import COMMUNICATION, COSTS, PARTICIPATIONS, TIME, Cost
 from flnl.instruments.compare.latex import escaped
 from flnl.instruments.compare.names import Settings, differing_keys, names, override
-from flnl.instruments.compare.runs import Draw, Row, Run, note, of_setting
+from flnl.instruments.compare.runs import Draw, Row, draw, given_to, note, of_setting
+from flnl.record.run import RunRecord
 from flnl.storage.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ class Column:
     key: str
     heading: str
     csv: str
-    of: Callable[[Run], object]
+    of: Callable[[RunRecord], object]
     factor: float = 1.0
     accuracy: bool = False  # larger is better
     spread: bool = False  # shown with its deviation
 
     def by_draw(self, row: Row) -> dict[Draw, float]:
         """The finite values of the row's runs, in the column's unit."""
-        values = {run.draw: self.of(run) for run in row.runs}
-        return {draw: self.factor * x for draw, x in values.items() if isinstance(x, int | float) and math.isfinite(x)}
+        values = {draw(run): self.of(run) for run in row.runs}
+        return {pair: self.factor * x for pair, x in values.items() if isinstance(x, int | float) and math.isfinite(x)}
 
     def numbers(self, row: Row) -> list[float]:
         """The finite values of the row's runs, in the column's unit."""
@@ -78,16 +79,12 @@ class Column:
         return True if self.accuracy else False if self in ALL else None
 
 
-def _metric(name: str) -> Callable[[Run], object]:
+def _metric(name: str) -> Callable[[RunRecord], object]:
     return lambda run: run.metrics.get(name)
 
 
-def _counted(name: str) -> Callable[[Run], object]:
-    return lambda run: run.result.get(name)
-
-
 def _cost(cost: Cost) -> Column:
-    return Column(cost.key, cost.heading, cost.csv, _counted(cost.recorded), cost.factor)
+    return Column(cost.key, cost.heading, cost.csv, cost.of)
 
 
 def _accuracy(key: str, heading: str, csv: str) -> Column:
@@ -100,7 +97,7 @@ COLUMNS = (
     _accuracy("mean", "mean of last 10", "mean_last_10"),
     _accuracy("validation", "at best validation", "at_best_validation"),
     Column("wrong", "wrong at the end, %", "labels_wrong_at_end_percent", _metric("noise_final"), 100.0, spread=True),
-    Column("rounds", "rounds", "rounds", _counted("rounds")),
+    Column("rounds", "rounds", "rounds", lambda run: run.rounds),
     *map(_cost, (PARTICIPATIONS, COMMUNICATION, TIME)),
 )
 OF_COST = (COLUMNS[0], *map(_cost, COSTS))
@@ -161,8 +158,7 @@ class Table:
         """Sort rows by the column ``sort``: accuracies and seeds descending, others ascending, missing values last."""
         lines = []
         for name, row in zip(names(rows), rows, strict=True):
-            if given := list(dict.fromkeys(kind for run in row.runs for kind in run.given)):
-                name += f" (given {' and '.join(given)})"
+            name += given_to(row.runs)
             values = {column.key: column.numbers(row) for column in ALL}
             for column in OF_COST if cost else COLUMNS:
                 if 0 < len(values[column.key]) < len(row.runs):

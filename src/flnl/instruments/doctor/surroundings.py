@@ -38,14 +38,14 @@ class Row:
 def surroundings(cfg: DictConfig, kind: str = "cuda") -> Iterator[Row]:
     """The facts, for runs with the configuration ``cfg``; ``kind`` is torch's name of the GPUs to look for."""
     about = environment()
-    versions = dict(about["versions"])
-    yield Row("flnl", f"{versions.pop('flnl', 'not installed')}, commit {about['commit']}")
+    versions = dict(about.versions)
+    yield Row("flnl", f"{versions.pop('flnl', 'not installed')}, commit {about.commit}")
     yield Row("Python", versions.pop("python"))
     yield Row("packages", ", ".join(f"{name} {version}" for name, version in versions.items()))
     absent = [f"{name} ({use})" for name, use in OPTIONAL.items() if importlib.util.find_spec(name) is None]
     if absent:
         yield Row("not installed", ", ".join(absent))
-    yield Row("machine", str(about["machine"]))
+    yield Row("machine", str(about.machine))
     yield Row("cores", f"{usable_cores()} usable; {_memory():.0f} GiB of memory")
     yield from _gpus(kind)
     yield from _folders(cfg)

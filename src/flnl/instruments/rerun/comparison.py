@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.config.identity import recorded_identity
 from flnl.core.errors import UserError
 from flnl.core.state import PASSES
 from flnl.engine import model_file
 from flnl.engine.executors import auto
 from flnl.engine.model_file import ModelFile
 from flnl.record import label_table, lines
+from flnl.record.lines import Checksums
+from flnl.record.run import RunRecord
 from flnl.run import checkpoint
-from flnl.storage.records import check_file, read_record
 
 OF_A_CLOCK = ("seconds",)
 """Keys of a line that differ between any two runs."""
@@ -40,22 +40,20 @@ class Part:
         return {True: "the same", False: "different", None: "not compared"}[self.agree]
 
 
-def compared(before: Path, record: Mapping[str, Any], after: Path) -> list[Part]:
-    """Compare what the run with this ``record``, in the folder ``before``, and its repetition in ``after`` have left.
+def compared(record: RunRecord, again: RunRecord) -> list[Part]:
+    """Compare what a run and its repetition have left in their folders.
 
     A file that is not what its run wrote differs.
     """
-    again = read_record(after)
-    assert again is not None, "the repetition has just ended"
-    keys = [*COUNTED, *(key for key in PASSES if record.get(key) is not None)]
-    numbers = [{key: one.get(key) for key in keys} | (one.get("metrics") or {}) for one in (record, again)]
+    keys = [*COUNTED, *(key for key in PASSES if getattr(record, key) is not None)]
+    numbers = [{key: getattr(one, key) for key in keys} | {**one.metrics} for one in (record, again)]
     different = sorted(k for k in {*numbers[0], *numbers[1]} if numbers[0].get(k) != numbers[1].get(k))
     detail = "; ".join(f"{k} {numbers[0].get(k)} then, {numbers[1].get(k)} now" for k in different[:3])
     return [
-        _checked("parameters", lambda: _parameters(before, after)),
-        _checked(lines.METRICS, lambda: _lines(lines.METRICS, before, record, after, again)),
-        _checked(lines.CORRECTIONS, lambda: _lines(lines.CORRECTIONS, before, record, after, again)),
-        _checked(label_table.NAME, lambda: _labels(before, record, after)),
+        _checked("parameters", lambda: _parameters(record.file(""), again.file(""))),
+        _checked(lines.METRICS, lambda: _lines(lines.METRICS, record, again)),
+        _checked(lines.CORRECTIONS, lambda: _lines(lines.CORRECTIONS, record, again)),
+        _checked(label_table.NAME, lambda: _labels(record, again)),
         Part("final numbers", not different, detail or f"{len(numbers[0])} numbers"),
     ]
 
@@ -96,12 +94,13 @@ def bits_agree(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(*bits)
 
 
-def _lines(name: str, before: Path, then: Mapping[str, Any], after: Path, now: Mapping[str, Any]) -> Compared:
+def _lines(name: str, then: RunRecord, now: RunRecord) -> Compared:
     """The rows of a file of lines, without times, up to the first that differs."""
-    if not (before / name).exists():
-        held = then.get(lines.CHECKSUMS, {}).get(name, {}).get("lines")
-        return (True, "none") if held == 0 and not (after / name).exists() else (None, "the run's is not there")
-    rows, again = lines.rows(before, name, then), lines.rows(after, name, now)
+    if not then.file(name).exists():
+        known = Checksums.read(then.lines.get(name) if isinstance(then.lines, Mapping) else None)
+        none = known is not None and known.lines == 0
+        return (True, "none") if none and not now.file(name).exists() else (None, "the run's is not there")
+    rows, again = then.rows(name), now.rows(name)
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
             key
@@ -120,11 +119,11 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _labels(before: Path, record: Mapping[str, Any], after: Path) -> Compared:
-    file, other = before / label_table.NAME, after / label_table.NAME
+def _labels(record: RunRecord, again: RunRecord) -> Compared:
+    file, other = record.file(label_table.NAME), again.file(label_table.NAME)
     if not file.exists() or not other.exists():
         return None, f"there is no {file if not file.exists() else other}"
-    check_file(file, record)
+    record.check_file(file)
     then, now = file.read_bytes().splitlines(), other.read_bytes().splitlines()
     different = [i for i, (one, two) in enumerate(zip(then, now, strict=False), 1) if one != two]
     if different or len(then) != len(now):
@@ -132,27 +131,24 @@ def _labels(before: Path, record: Mapping[str, Any], after: Path) -> Compared:
     return True, f"{len(then):,} lines"
 
 
-def surroundings(record: Mapping[str, Any], after: Path) -> list[str]:
+def surroundings(record: RunRecord, again: RunRecord) -> list[str]:
     """What differs between the surroundings of a run and those of its repetition, a line each."""
-    again = read_record(after)
-    assert again is not None, "the repetition has just ended"
     found = list(_changes(record, again))
-    for process in record.get("earlier", []):
-        found += [f"before the run was resumed: {line}" for line in _changes({**record, **process}, record)]
+    for process in record.processes[:-1]:
+        found += [f"before the run was resumed: {line}" for line in _changes(process, record)]
     return list(dict.fromkeys(found))
 
 
-def _changes(record: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = recorded_identity(again), recorded_identity(record)
+def _changes(record: RunRecord, again: RunRecord) -> Iterator[str]:
+    ours, theirs = again.defining, record.defining
     pairs: list[tuple[str, object, object]] = [
         (key, theirs.get(key, "absent"), ours.get(key, "absent")) for key in dict.fromkeys([*theirs, *ours])
     ]
-    executors: Sequence[Any] = [one.get("executor") or "sequential" for one in (record, again)]
-    then, now = map(auto.device_of_clients, executors, (record.get("device"), again.get("device")))
+    then, now = (auto.device_of_clients(one.executor, one.device) for one in (record, again))
     pairs += [("device", then, now)]
-    pairs += [(key, record.get(key), again.get(key)) for key in ("threads", "memory_format", "machine")]
-    old, new = (one.get("versions") or {} for one in (record, again))
+    pairs += [(key, getattr(record, key), getattr(again, key)) for key in ("threads", "memory_format", "machine")]
+    old, new = record.versions, again.versions
     pairs += [(package, old.get(package, "none"), new.get(package, "none")) for package in dict.fromkeys([*old, *new])]
-    pairs += [("commit", record.get("commit"), again.get("commit"))]
+    pairs += [("commit", record.commit, again.commit)]
     yield from (f"{name} {before} then, {after} now" for name, before, after in pairs if before != after)
-    yield from auto.changed(executors[0], executors[1])
+    yield from auto.changed(record.executor or "sequential", again.executor or "sequential")

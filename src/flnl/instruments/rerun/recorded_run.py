@@ -14,14 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.config import compose
 from flnl.config.explain import no_such_key
 from flnl.config.given import noise_rate
-from flnl.config.identity import FORMAT, PLACES, identity, recorded_identity
+from flnl.config.identity import FORMAT, PLACES, identity
 from flnl.config.override_text import dotted, group_of
 from flnl.config.quoting import quoted
 from flnl.config.recorded import placed, places_of, recorded_configuration
 from flnl.core.errors import UserError
+from flnl.record.run import RESULT, RunRecord
 from flnl.record.sweeps import PLAN
 from flnl.run.overrides import check_arguments
-from flnl.storage.records import RESULT, read_record
 
 NEW = ("output", "output_root", "resume", "cache", "products", "figures", "logger", "wandb", "executor", "checkpoint")
 """Sections and keys that a repeated run has of its own: where it writes, and who runs its clients."""
@@ -36,7 +36,7 @@ class RecordedRun:
     """A finished run."""
 
     folder: Path
-    record: Mapping[str, Any]
+    record: RunRecord
 
     @classmethod
     def open(cls, folder: Path) -> RecordedRun:
@@ -47,22 +47,18 @@ class RecordedRun:
         """
         if not folder.exists():
             raise UserError(f"there is no folder {folder}; name the folder of a finished run")
-        record = read_record(folder)
+        record = RunRecord.read(folder)
         if record is None:
             runs = sorted(file.parent for file in folder.glob(f"*/{RESULT}"))
             if runs or (folder / PLAN).exists():
                 one = f", such as {runs[0]}" if runs else ""
                 raise UserError(f"{folder} holds several runs, and one is repeated at a time: name its folder{one}")
             raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable)")
-        if record.get("status") != "finished":
+        record.demand_finished()
+        if record.key_format not in range(EARLIEST, FORMAT + 1):
+            commit = f" (commit {record.commit})" if record.commit else ""
             raise UserError(
-                f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
-                f"finish it first, by the command that began it with resume={quoted(str(folder))}"
-            )
-        if record.get("key_format") not in range(EARLIEST, FORMAT + 1):
-            commit = f" (commit {commit})" if (commit := record.get("commit")) else ""
-            raise UserError(
-                f"{folder}: its record has keys of format {record.get('key_format', 1)}, and this version repeats runs "
+                f"{folder}: its record has keys of format {record.key_format}, and this version repeats runs "
                 f"of formats {EARLIEST} to {FORMAT}: use the version that it was made with{commit}"
             )
         return cls(folder, record)
@@ -80,7 +76,7 @@ class RecordedRun:
         Raises:
             UserError: naming what a record may not choose, what the overrides may not change, or what is missing here.
         """
-        config, source = self.record["config"], str(self.folder / RESULT)
+        config, source = self.record.config, str(self.folder / RESULT)
         check_arguments(overrides)
         own = [word for word in overrides if dotted(word).split(".")[0] in NEW]
         others = [word for word in overrides if word not in own]
@@ -91,7 +87,7 @@ class RecordedRun:
             cfg.dataset.cache = cfg.cache  # which a record cannot choose
         typed = places_of([word for word in others if dotted(word) in PLACES])
         data = {group: cfg[group] for group in ("dataset", "partition", "noise")}
-        for group, part in placed(data, self.record, typed, source).items():
+        for group, part in placed(data, self.record.cwd, typed, source).items():
             cfg[group] = part
         others = [word for word in others if dotted(word) not in PLACES]
         for word in others:
@@ -100,14 +96,14 @@ class RecordedRun:
             from flnl.engine.executors.auto import as_recorded
 
             plain: Any = OmegaConf.to_container(base.executor, resolve=True)
-            cfg.executor = as_recorded(self.record.get("executor") or "sequential", plain, source)
+            cfg.executor = as_recorded(self.record.executor or "sequential", plain, source)
         self._demand_same(compose.resolved(cfg), [dotted(word) for word in others])
         self._refer_to_noise_rate(cfg)
         return cfg
 
     def _demand_same(self, plain: Mapping[str, Any], typed: Sequence[str]) -> None:
         """Refuse a configuration of another run, except for what is ``FREE``."""
-        ours, theirs = identity(plain), recorded_identity(self.record)
+        ours, theirs = identity(plain), self.record.defining
         changed = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k) and k not in FREE]
         for key in changed:
             here, there = (str(values.get(key, "absent")) for values in (ours, theirs))
@@ -122,8 +118,7 @@ class RecordedRun:
 
     def _refer_to_noise_rate(self, cfg: DictConfig) -> None:
         """Mark again what the method was given the noise rate for, as far as it is the noise rate."""
-        given = self.record.get("given")
-        for key, value in given.items() if isinstance(given, Mapping) else ():
+        for key, value in self.record.given.items():
             if re.fullmatch(r"method(\.\w+)+", key) and OmegaConf.select(cfg, key) == value:
                 rate = noise_rate(cfg)
                 if rate is not None and rate.value == value:

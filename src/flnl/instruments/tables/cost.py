@@ -45,8 +45,8 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
             fastest[pace.dataset, pace.model].append((pace.batch, pace.seconds))
     measured = 0
     for identity, record in plan.begun:
-        seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
-        if seconds and done and ((record.get("device") or "cpu") != "cpu") == gpu:
+        seconds, done = record.wall_time_s or 0.0, record.participations or 0
+        if seconds and done and ((record.device or "cpu") != "cpu") == gpu:
             measured += 1
             spent[_kind(identity)][0] += seconds
             spent[_kind(identity)][1] += identity.passes(done)
@@ -71,5 +71,5 @@ def _kind(run: Identity) -> Kind:
 
 
 def _left(plan: Plan, run: Wanted) -> int:
-    done = plan.records.get(run.identity.folder, {}).get("participations") or 0
-    return max(0, run.identity.trainings - done)
+    begun = plan.records.get(run.identity.folder)
+    return max(0, run.identity.trainings - (begun.participations or 0 if begun else 0))

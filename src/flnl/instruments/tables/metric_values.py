@@ -37,13 +37,13 @@ def early(run: Written, metric: Metric, column: Column) -> str | None:
 
     Such a number is that of a warm-up. None if it is the method's own, or the record does not say when it acts.
     """
-    begins = run.record.get("acts_from")
-    if (column.key or metric.key) != "best" or not isinstance(begins, int) or not run.evaluations:
+    begins = run.record.acts_from
+    if (column.key or metric.key) != "best" or begins is None or not run.evaluations:
         return None
     best = max(run.evaluations, key=lambda line: line["accuracy"])
     if best["round"] >= begins:
         return None
-    later = f"; mean of the last 10 evaluations {100 * run.metrics['mean_last_10']:.2f} %"
+    later = f"; mean of the last 10 evaluations {100 * run.record.metrics['mean_last_10']:.2f} %"
     return f"best after round {best['round']}, before all of the method acts, from round {begins} on{later}"
 
 
@@ -58,7 +58,7 @@ def without(run: Written, metric: Metric, column: Column) -> str:
 
 def _places(run: Written) -> tuple[Row, ...]:
     """Where a number may be, the first place first."""
-    return run.metrics, run.last("evaluation"), run.last("round")
+    return run.record.metrics, run.last("evaluation"), run.last("round")
 
 
 def reaching(lines: Sequence[Row], target: float) -> float | None:

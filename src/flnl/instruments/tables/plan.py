@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from flnl.config.identity import recorded_key
 from flnl.console.shell import joined
 from flnl.core.errors import UserError
 from flnl.instruments.tables import metric_values, run_record
@@ -25,7 +24,7 @@ from flnl.instruments.tables.results import Cell, Filled, Run
 from flnl.instruments.tables.run_record import Written
 from flnl.instruments.tables.scaling import Scaling, cell_overrides, merged
 from flnl.instruments.tables.table import Column, Number, Row, Table
-from flnl.storage.records import RESULT, SWEEPS
+from flnl.record.run import RESULT, SWEEPS, RunRecord
 from flnl.sweep.moved import Moved
 
 ROOT = SWEEPS / "tables"
@@ -209,18 +208,18 @@ class Plan:
         return self.folder / run.identity.folder
 
     @cached_property
-    def records(self) -> Mapping[str, dict[str, Any]]:
-        """The ``result.json`` of the runs that have begun, by folder."""
+    def records(self) -> Mapping[str, RunRecord]:
+        """The records of the runs that have begun, by folder."""
         found = {}
         for folder, run in self.runs.items():
             record, key = run_record.record(self.at(run)), run.identity.key
-            if record is not None and (record["key"] == key or recorded_key(record) == key):
+            if record is not None and key in (record.key, record.run_key):
                 found[folder] = record
         return found
 
     @cached_property
-    def begun(self) -> Sequence[tuple[Identity, Mapping[str, Any]]]:
-        """The runs at this scale that have begun, those of other tables too, with their ``result.json``.
+    def begun(self) -> Sequence[tuple[Identity, RunRecord]]:
+        """The runs at this scale that have begun, those of other tables too, with their records.
 
         Runs of other tables are known by the configuration in their records, and left out if it cannot be read.
         """
@@ -231,7 +230,7 @@ class Plan:
                 with suppress(UserError, LookupError, TypeError, ValueError, AttributeError):
                     record = run_record.record(file.parent)
                     if record is not None:
-                        begun.append((Identity.of(record["key"], record["key"][:16], record["config"]), record))
+                        begun.append((Identity.of(record.key, record.key[:16], record.config), record))
         return begun
 
     def written(self, run: Wanted) -> Written | str:
@@ -250,17 +249,17 @@ class Plan:
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
         """The state of a run; one that was interrupted or killed is absent, and continues when it is run again."""
-        status = self.records.get(run.identity.folder, {}).get("status")
-        if status == "finished":
-            return "finished"
-        refused = status is None and run.identity.folder in self._failed_jobs
-        return "failed" if status == "failed" or refused else "absent"
+        record = self.records.get(run.identity.folder)
+        if record is None:
+            return "failed" if run.identity.folder in self._failed_jobs else "absent"
+        return "finished" if record.finished else "failed" if record.status == "failed" else "absent"
 
     def _why(self, run: Wanted) -> str | None:
         """The error of a failed run on one line, from its record, or from the ledger if it has no record."""
         if self.state(run) != "failed":
             return None
-        error = self.records.get(run.identity.folder, {}).get("error") or self._failed_jobs.get(run.identity.folder)
+        record = self.records.get(run.identity.folder)
+        error = record.error if record is not None and record.error else self._failed_jobs.get(run.identity.folder)
         return " ".join(str(error).split()) if error else None
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +17,14 @@ from flnl.instruments.tables import run_record
 from flnl.instruments.tables.identity import Composer
 from flnl.instruments.tables.plan import Plan, Wanted
 from flnl.instruments.tables.run_record import KEPT, RUNS, Written
-from flnl.record.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
-from flnl.storage.atomic import write_atomically
-from flnl.storage.records import LOCK, RESULT
+from flnl.record.lines import CORRECTIONS, METRICS, Lines, described
+from flnl.record.run import LOCK, RESULT, RunRecord
 
 if TYPE_CHECKING:
     from flnl.run.reuse import Reuse
 
 WITH_PLACES = 4
 """The format of the key of a record whose key names its folder and is not the run's."""
-RESTORED = "restored_from"
-"""The key in ``result.json`` that tells a restored run, with the path of the file that has its record."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +61,11 @@ def restore(plan: Plan, place: Path) -> Restored:
     composer, restored = Composer(), 0
     for run, found in known:
         if run.identity.folder not in plan.records:
-            key = str(found.record["key"])  # one with the places of data names the folder
+            key = found.record.key  # one with the places of data names the folder
             of_run = key == run.identity.key or key.startswith(run.identity.folder)
-            if not of_run or found.record["status"] != "finished":
-                raise UserError(
-                    f"{place}: {found.record['folder']} is not the record of the finished run {run.command}"
-                )
+            if not of_run or not found.record.finished:
+                told = found.record.raw["folder"]
+                raise UserError(f"{place}: {told} is not the record of the finished run {run.command}")
             with _unused(plan.at(run)) as unused:
                 if unused:
                     _write(plan.at(run), place, found, composer.plain(run.overrides), run)
@@ -90,9 +85,8 @@ class _Held:
             return self.runs[run.identity.folder]
         if run.identity.key.startswith(run.identity.folder):  # the same wherever its data lie
             return None
-        alike = (one for _, one in sorted(self.runs.items()) if one.record["key"] == run.identity.key)
-        placeless = ((one, {**one.record, "config": {}}) for one in alike)  # a record has not where its run's data lay
-        return next((one for one, told in placeless if self._reuse.same(compose.load(run.overrides), told)), None)
+        alike = (one for _, one in sorted(self.runs.items()) if one.record.key == run.identity.key)
+        return next((one for one in alike if self._reuse.same(compose.load(run.overrides), one.record)), None)
 
     @cached_property
     def _reuse(self) -> Reuse:
@@ -123,13 +117,13 @@ def _write(folder: Path, place: Path, found: Written, config: Mapping[str, Any],
         lines.path.unlink(missing_ok=True)
     for row in found.rows:
         metrics.write(row)
-    result = {key: found.record[key] for key in KEPT if key in found.record}
-    about = {
-        "config": config,
-        "identity": identity.identity(config),
-        "key_format": identity.FORMAT if result["key"] == run.identity.key else WITH_PLACES,
-        "overrides": run.overrides,
-        RESTORED: str(place),
-        CHECKSUMS: described([metrics, corrections]),
-    }
-    write_atomically(folder / RESULT, json.dumps({**result, **about}).encode())
+    restored = replace(
+        RunRecord.of({key: found.record.raw[key] for key in KEPT if key in found.record.raw}),
+        config=config,
+        identity=identity.identity(config),
+        key_format=identity.FORMAT if found.record.key == run.identity.key else WITH_PLACES,
+        overrides=[*run.overrides],
+        restored_from=str(place),
+        lines=described([metrics, corrections]),
+    )
+    restored.write(folder)

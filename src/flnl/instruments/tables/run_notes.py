@@ -13,6 +13,7 @@ from typing import Any
 from flnl.config.registry import recorded_name
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
+from flnl.record.run import RunRecord
 
 FOLDER = "ImageFolder"
 """The class of data sets that read a user's files."""
@@ -28,13 +29,13 @@ class Ended:
 
     folder: str  # its name
     planned: int  # budget of local trainings
-    record: Mapping[str, Any]
+    record: RunRecord
     last: Mapping[str, Any]  # the last evaluation; empty if there is none
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         """The closing metrics of its record."""
-        return self.record.get("metrics") or {}
+        return self.record.metrics
 
     @cached_property
     def numbers(self) -> str:
@@ -91,7 +92,7 @@ def endings(rows: Rows) -> list[str]:
     parts = []
     for label, cells in rows.items():
         runs = _once(cells)
-        counted = [(run.record.get("participations"), run.planned) for run in runs]
+        counted = [(run.record.participations, run.planned) for run in runs]
         short = [(made, planned) for made, planned in counted if isinstance(made, int) and made < planned]
         if short:
             made, planned = (_span([str(n) for n in sorted(side)]) for side in zip(*short, strict=True))
@@ -145,9 +146,7 @@ def given(rows: Rows) -> list[str]:
     """The rows whose methods were given the noise rate, with its origin: other methods do not have it."""
     labels: dict[str, list[str]] = {}
     for label, cells in rows.items():
-        origins = {
-            str(run.record.get("given_origin", "origin unknown")) for run in _once(cells) if run.record.get("given")
-        }
+        origins = {run.record.given_origin or "origin unknown" for run in _once(cells) if run.record.given}
         for origin in sorted(origins):
             labels.setdefault(origin, []).append(f"“{label}”")
     parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
@@ -158,7 +157,7 @@ def helped(rows: Rows) -> list[str]:
     """The rows whose methods were given clean samples, which the server of other methods does not use."""
     numbers: dict[str, list[str]] = {}
     for label, cells in rows.items():
-        for number in sorted({int(run.record.get("clean_samples") or 0) for run in _once(cells)} - {0}):
+        for number in sorted({run.record.clean_samples for run in _once(cells)} - {0}):
             numbers.setdefault(f"{number:,}", []).append(f"“{label}”")
     parts = [f"{number} to {', '.join(labels)}" for number, labels in numbers.items()]
     return [
@@ -172,8 +171,8 @@ def sources(rows: Rows) -> list[str]:
     unverified: Counter[tuple[str, str]] = Counter()
     folders: Counter[tuple[str, str]] = Counter()
     for run in runs:
-        data = run.record.get("config", {}).get("dataset", {})
-        name = (str(data.get("name")), str(run.record.get("data") or ""))
+        data = run.record.config.get("dataset", {})
+        name = (str(data.get("name")), run.record.data or "")
         if data.get("verify") is False:
             unverified[name] += 1
         if recorded_name(str(data.get("_target_"))) == FOLDER:

@@ -16,12 +16,10 @@ from filelock import FileLock
 from flnl.core.errors import UserError
 from flnl.core.special import refuse_special
 from flnl.instruments.compare.runs import shown
-from flnl.record import lines
 from flnl.record.lines import METRICS, DamagedLinesError
-from flnl.storage.closing import contradiction
+from flnl.record.run import RESULT, RunRecord
 from flnl.storage.input_file import parse_json
 from flnl.storage.output_file import write_output
-from flnl.storage.records import RESULT, read_record
 
 RUNS = "runs.jsonl"
 """Beside rendered tables: a line for each run behind them, in the order of keys."""
@@ -72,14 +70,6 @@ OTHERWISE = ("commit", "versions", "machine", "device", "executor", "threads")
 CURVE = ("round", "participations", "accuracy")
 """The numbers of an evaluation that a line has, for all evaluations."""
 
-PARTS: Mapping[str, Any] = {
-    "metrics": Mapping,
-    "config": Mapping,
-    "versions": Mapping,
-    "wall_time_s": int | float,
-    "participations": int | float,
-}
-"""The expected types of the parts of ``result.json`` that tables read."""
 NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
 """The numbers that a line of ``metrics.jsonl`` must have, by its kind."""
 
@@ -97,14 +87,8 @@ class Written:
     for every evaluation with one for its round.
     """
 
-    record: Row
+    record: RunRecord
     rows: Sequence[Row]
-
-    @property
-    def metrics(self) -> Row:
-        """The closing numbers."""
-        metrics: Row = self.record["metrics"]
-        return metrics
 
     @property
     def evaluations(self) -> list[Row]:
@@ -119,18 +103,16 @@ class Written:
 # ------------------------------------------------------------------------------------------------------ a run's folder
 
 
-def record(folder: Path) -> dict[str, Any] | None:
-    """A run's ``result.json`` without parts of a wrong type; None if the file does not exist.
+def record(folder: Path) -> RunRecord | None:
+    """A run's record; None if the file does not exist.
 
     Raises:
         UserError: if the file exists but is not the record of a run.
     """
-    contents = read_record(folder)
-    if contents is None:
-        if (folder / RESULT).exists():
-            raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
-        return None
-    return {name: part for name, part in contents.items() if isinstance(part, PARTS.get(name, object))}
+    found = RunRecord.read(folder)
+    if found is None and (folder / RESULT).exists():
+        raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
+    return found
 
 
 def read(folder: Path) -> Written:
@@ -140,11 +122,11 @@ def read(folder: Path) -> Written:
         UserError: if any of them is damaged: the remaining lines could give a wrong number.
     """
     result = record(folder)
-    if result is None or "metrics" not in result:
+    if result is None or not result.metrics:
         raise _damaged(folder, f"{RESULT} has no metrics")
     try:
         (folder / METRICS).stat()
-        text = lines.read(folder, METRICS, result).decode()
+        text = result.text(METRICS).decode()
     except DamagedLinesError as error:
         raise UserError(f"{error}; {REPEAT}") from None
     except (OSError, ValueError) as error:
@@ -156,7 +138,7 @@ def read(folder: Path) -> Written:
             raise _damaged(folder, f"line {number} of {METRICS} is damaged")
         rows.append(row)
     try:
-        lines.check_closing(folder, result, rows)
+        result.check_closing(rows)
     except DamagedLinesError as error:
         raise UserError(f"{error}; {REPEAT}") from None
     return Written(result, rows)
@@ -186,14 +168,12 @@ def line(folder: Path, command: str, seed: int, written: Written) -> str:
     ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage,
     ``earlier`` the processes before the last of a run that was resumed.
     """
-    kept = {key: written.record[key] for key in KEPT if key in written.record}
-    if earlier := kept.pop("earlier", None):
+    kept = {key: written.record.raw[key] for key in KEPT if key in written.record.raw}
+    if written.record.earlier:
         kept["earlier"] = [
-            {
-                "rounds": one.get("rounds"),
-                **{key: one[key] for key in OTHERWISE if one.get(key, kept.get(key)) != kept.get(key)},
-            }
-            for one in earlier
+            {"rounds": one.rounds}
+            | {key: value for key in OTHERWISE if (value := getattr(one, key)) != getattr(written.record, key)}
+            for one in written.record.processes[:-1]
         ]
     last = {
         kind: {key: value for key, value in written.last(kind).items() if isinstance(value, int | float)}
@@ -204,7 +184,7 @@ def line(folder: Path, command: str, seed: int, written: Written) -> str:
         columns = stages.setdefault(str(row.get("stage")), {key: [] for key in CURVE})
         for key in CURVE:
             columns[key].append(row[key])
-    about = {"key": kept["key"], "command": command, "seed": seed, "folder": shown(folder)}
+    about = {"key": written.record.key, "command": command, "seed": seed, "folder": shown(folder)}
     return signed({**about, **kept, **last, "evaluations": stages})
 
 
@@ -257,8 +237,8 @@ def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
         if tidy:
             tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
             held = {name: held[name] for name in held.keys() & set(REFERENCE.findall(tables))}
-        ordered = sorted(held.items(), key=lambda item: (item[1].record["key"], item[0]))
-        data = b"".join(_encoded(signed(run.record)) + b"\n" for _, run in ordered)
+        ordered = sorted(held.items(), key=lambda item: (item[1].record.key, item[0]))
+        data = b"".join(_encoded(signed(run.record.raw)) + b"\n" for _, run in ordered)
         if not (out / RUNS).exists() or (out / RUNS).read_bytes() != data:
             write_output(out / RUNS, data)
         if tidy:
@@ -311,9 +291,10 @@ def _parsed(text: bytes, where: str, *, signed: bool) -> tuple[str, Written]:
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{where} is damaged; {REPAIR}") from None
-    if (fault := contradiction(held, rows)) is not None:
+    record = RunRecord.of(held)
+    if (fault := record.contradiction(rows)) is not None:
         raise UserError(f"{where} is damaged: {fault}; {REPAIR}")
-    return Path(held["folder"]).name, Written(held, rows)
+    return Path(held["folder"]).name, Written(record, rows)
 
 
 def _rows(record: Row) -> Iterator[Row]:

@@ -17,9 +17,9 @@ from flnl.console.shell import joined
 from flnl.core.errors import UserError
 from flnl.instruments.tune.scores import HELD_OUT, MEASURES, RESULT, VALIDATION, score
 from flnl.instruments.tune.space import Space
+from flnl.record.run import TUNING, RunRecord
+from flnl.record.trace import Trace
 from flnl.record.tuned import Reported, Study, Trial, Values, overrides_of
-from flnl.storage.records import TUNING, read_record
-from flnl.storage.trace import Trace
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.sweep.moved import Moved
@@ -138,7 +138,7 @@ class Runs:
         reuse, stale = Reuse(), {}
         for run in finished:
             folder = self.root / run.folder
-            record = None if run.folder in self._checked else read_record(folder)
+            record = None if run.folder in self._checked else RunRecord.read(folder)
             if record is not None and (why := reuse.changed(compose.load(run.overrides), folder, record)):
                 stale[str(folder)] = why
         if stale:
@@ -167,8 +167,8 @@ def final(overrides: Sequence[str], measure: str) -> list[str]:
 
 def _traces(folders: Mapping[int, Path]) -> dict[int, Trace]:
     """The traces of the finished runs among those in ``folders``, by seed."""
-    records = {seed: read_record(folder) for seed, folder in folders.items()}
-    return {seed: Trace.of(one) for seed, one in records.items() if one is not None and one.get("status") == "finished"}
+    records = {seed: RunRecord.read(folder) for seed, folder in folders.items()}
+    return {seed: Trace.of(one) for seed, one in records.items() if one is not None and one.finished}
 
 
 def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:

@@ -6,9 +6,8 @@ from pathlib import Path
 from statistics import fmean
 
 from flnl.core.errors import UserError
-from flnl.record import lines
-from flnl.record.lines import METRICS, DamagedLinesError
-from flnl.storage.records import read_record
+from flnl.record.lines import DamagedLinesError
+from flnl.record.run import RunRecord
 
 VALIDATION = "validation"
 HELD_OUT = "eval.validation"
@@ -37,16 +36,15 @@ def score(folder: Path, measure: str) -> float | None:
         DamagedLinesError: if ``metrics.jsonl`` is not as the run wrote it, or gives other closing numbers.
         UserError: if ``VALIDATION`` is asked for and every client has too few samples to hold one out.
     """
-    record = read_record(folder)
-    if record is None or record.get("status") != "finished":
+    record = RunRecord.read(folder)
+    if record is None or not record.finished:
         return None
-    if (fault := lines.damage(folder, record)) is not None:
+    if (fault := record.damage()) is not None:
         raise DamagedLinesError(f"{fault}; remove the folder to run it again")
     if measure != VALIDATION:
-        value = record.get("metrics", {}).get(measure)
+        value = record.metrics.get(measure)
         return float(value) if isinstance(value, int | float) else None
-    rows = lines.rows(folder, METRICS, record)
-    evaluations = [row for row in rows if row.get("kind") == "evaluation"][-LAST:]
+    evaluations = record.evaluations[-LAST:]
     if any("validation_accuracy" not in row for row in evaluations):
         raise UserError(f"{folder}: no client has so many samples that a share of them is one: hold out a larger share")
     return fmean(row["validation_accuracy"] for row in evaluations) if evaluations else None

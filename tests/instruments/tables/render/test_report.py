@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.figures import record
 from flnl.figures.curves import Curve
 from flnl.instruments.tables import render as package
 from flnl.instruments.tables.render import drawings, render
 from flnl.instruments.tables.results import Filled
+from flnl.record.run import RunRecord
 from tests.instruments.tables.render.made import SMALL, recorded, table
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -264,7 +264,7 @@ def test_runs_whose_folders_are_gone_cost_their_curves_alone(
 def test_a_figure_that_cannot_be_drawn_is_named(
     filled: list[Filled], out: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: record.RunRecord) -> None:
+    def broken(_: RunRecord) -> None:
         raise ValueError("no such thing")
 
     monkeypatch.setattr(drawings, "FIGURES", {"lid": broken})

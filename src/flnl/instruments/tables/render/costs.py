@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from flnl.instruments.compare.costs import COSTS, Cost
 from flnl.instruments.tables.render.evidence import Evidence
 from flnl.instruments.tables.render.sheet import DASH
 from flnl.instruments.tables.results import Filled
+from flnl.record.run import RunRecord
 
 HEADING = "What a run costs, mean over the finished runs of a row"
 NEW = ("training_passes", "cpu_time_s", "peak_memory")
@@ -32,7 +31,7 @@ def costs(filled: Filled, evidence: Evidence) -> Costs | None:
         [evidence.record(run.folder) for cell in cells for run in cell.runs if run.state == "finished"]
         for cells in filled.cells
     ]
-    known = [cost for cost in COSTS if any(_has(cost, record) for of_row in records for record in of_row)]
+    known = [cost for cost in COSTS if any(cost.of(record) is not None for of_row in records for record in of_row)]
     if not any(cost.recorded in NEW for cost in known):
         return None
     rows = [
@@ -42,13 +41,8 @@ def costs(filled: Filled, evidence: Evidence) -> Costs | None:
     return Costs([cost.heading for cost in known], rows)
 
 
-def _has(cost: Cost, record: Mapping[str, Any]) -> bool:
-    value = record.get(cost.recorded)
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _mean(cost: Cost, records: Sequence[Mapping[str, Any]]) -> str:
-    values = [cost.factor * record[cost.recorded] for record in records if _has(cost, record)]
+def _mean(cost: Cost, records: Sequence[RunRecord]) -> str:
+    values = [number for record in records if (number := cost.of(record)) is not None]
     if not values:
         return DASH
     mean = fmean(values)

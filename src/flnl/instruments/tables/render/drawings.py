@@ -23,8 +23,8 @@ from PIL import Image
 
 from flnl.figures.curves import Curve, band
 from flnl.figures.drawing import FIGURES
-from flnl.figures.record import read
 from flnl.figures.style import DASHES, EIGHT, GREY, INK, bare
+from flnl.record.run import RunRecord
 
 PANEL = (3.1, 2.1)
 """Width and height of a panel of curves, in inches."""
@@ -115,7 +115,7 @@ def inline(figure: Figure, name: str, label: str) -> str:
 
 def still(folder: Path, name: str) -> bytes | None:
     """A figure of a run as PNG, drawn from its record; None if the run does not have this figure."""
-    figure: Any = FIGURES[name](read(folder))
+    figure: Any = FIGURES[name](RunRecord.open(folder).with_lines())
     if figure is None:
         return None
     data = io.BytesIO()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.figures import curves
 from flnl.instruments.tables import run_record
 from flnl.instruments.tables.results import Cell, Filled, Run
+from flnl.record.run import RunRecord
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
 """The test accuracies of a run's record, with their display names: papers differ in which one they report."""
@@ -24,14 +24,14 @@ ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 
 class Evidence:
     """Reads each run's folder once. Rendered files do not link to these folders: a clone of the project lacks them."""
 
-    _records: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    _records: dict[Path, RunRecord] = field(default_factory=dict)
     _written: dict[Path, run_record.Written | None] = field(default_factory=dict)
     _curves: dict[Path, tuple[curves.Curve, ...]] = field(default_factory=dict)
 
-    def record(self, folder: Path) -> Mapping[str, Any]:
-        """A run's ``result.json``; empty if it has none."""
+    def record(self, folder: Path) -> RunRecord:
+        """A run's record; empty if it has none."""
         if folder not in self._records:
-            self._records[folder] = run_record.record(folder) or {}
+            self._records[folder] = run_record.record(folder) or RunRecord()
         return self._records[folder]
 
     def written(self, folder: Path) -> run_record.Written | None:
@@ -71,7 +71,7 @@ class Evidence:
 
     def accuracies(self, folder: Path) -> str:
         """A run's accuracies with their names, as one text; empty if none is recorded."""
-        metrics = self.record(folder).get("metrics") or {}
+        metrics = self.record(folder).metrics
         known = ((name, metrics.get(key)) for key, name in ACCURACIES.items())
         return ", ".join(f"{name} {100 * value:.2f} %" for name, value in known if isinstance(value, float))
 
@@ -79,17 +79,17 @@ class Evidence:
         """A summary of all finished runs behind ``tables``: count, dates, commits, devices, time and versions."""
         runs = [run for table in tables for row in table.cells for cell in row for run in cell.runs]
         folders = dict.fromkeys(run.folder for run in runs if run.state == "finished")
-        records = [record for folder in folders if (record := self.record(folder))]
-        days = sorted({_day(r["started"]) for r in records if isinstance(r.get("started"), int | float)})
-        seconds = sum(r["wall_time_s"] for r in records if isinstance(r.get("wall_time_s"), int | float))
-        made = [_processes(record) for record in records]
-        versions = {f"{k} {v}" for one in chain(*made) for k, v in (one.get("versions") or {}).items()}
+        records = [self.record(folder) for folder in folders]
+        days = sorted({_day(record.started) for record in records if record.started is not None})
+        seconds = sum(record.wall_time_s or 0.0 for record in records)
+        made = [record.processes for record in records]
+        versions = {f"{k} {v}" for one in chain(*made) for k, v in one.versions.items()}
         summary = {
             "runs": str(len(folders)),
             "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
-            "commit": _counted(_each(made, "commit")),
-            "device": _counted(_each(made, "device")),
-            "executor": _counted(_each(made, "executor")),
+            "commit": _counted(_each(made, lambda one: one.commit)),
+            "device": _counted(_each(made, lambda one: one.device)),
+            "executor": _counted(_each(made, lambda one: one.executor)),
             "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
             "versions": ", ".join(sorted(versions)),
         }
@@ -105,15 +105,10 @@ class Evidence:
         return f"Made of {' of '.join(word for word in runs if word)}{commit}."
 
 
-def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The processes that computed a run, one after the other; a key that an earlier one lacks is as the last one's."""
-    return [*({**record, **earlier} for earlier in record.get("earlier") or ()), record]
-
-
-def _each(made: Iterable[Iterable[Mapping[str, Any]]], key: str) -> Iterator[str]:
-    """What the processes of each run have under ``key``, once for each run."""
+def _each(made: Iterable[Iterable[RunRecord]], read: Callable[[RunRecord], object]) -> Iterator[str]:
+    """What the processes of each run say, once for each run."""
     for processes in made:
-        yield from dict.fromkeys(_name(one[key]) for one in processes if one.get(key))
+        yield from dict.fromkeys(_name(said) for one in processes if (said := read(one)))
 
 
 def _day(started: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from flnl.core.errors import UserError
 from flnl.instruments.tables import run_record
 from flnl.instruments.tables.results import Cell, Filled, Run
-from flnl.storage.records import RESULT
+from flnl.record.run import RESULT
 from flnl.storage.spreadsheet import text_of
 
 

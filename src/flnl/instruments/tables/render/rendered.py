@@ -93,7 +93,7 @@ def _mean(folder: Path, runs: Mapping[str, Written], records: str, metric: str) 
     values = []
     for name in run_record.names(records):
         try:
-            values.append(100 * runs[name].metrics[metric])
+            values.append(100 * runs[name].record.metrics[metric])
         except (LookupError, TypeError):
             raise UserError(f"{folder} has no record of a run {name} with {metric}") from None
     return repr(fmean(values)) if values else ""

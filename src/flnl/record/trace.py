@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flnl.record.run import RunRecord
+
 ORIGINS, FEDERATIONS = "origins", "federations"
 """The lists of a file to which its runs refer by number, so that each value is written once."""
 
@@ -22,10 +24,10 @@ class Origin:
     torch: str | None  # its version
 
     @classmethod
-    def of(cls, process: Mapping[str, Any]) -> Origin:
-        """That of a run's record, or of one of the earlier processes in it."""
-        values = {key: process.get(key) for key in ("commit", "machine", "device", "executor")}
-        return cls(**values, torch=(process.get("versions") or {}).get("torch"))
+    def of(cls, process: RunRecord) -> Origin:
+        """That of the last process in a run's record."""
+        executor = process.executor or None
+        return cls(process.commit, process.machine, process.device, executor, process.versions.get("torch"))
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,14 @@ class Trace:
     metrics: Mapping[str, float]  # all of the record
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Trace:
-        """That of a finished run's ``result.json``."""
+    def of(cls, record: RunRecord) -> Trace:
+        """That of a finished run."""
         origins: list[Origin] = []
-        for process in (*record.get("earlier", ()), record):
-            if (origin := Origin.of(process)) not in origins:
+        for origin in map(Origin.of, record.processes):
+            if origin not in origins:
                 origins.append(origin)
-        numbers = {name: value for name, value in record["metrics"].items() if isinstance(value, int | float)}
-        return cls(origins, Drawn(record["data"], record["federation"]), numbers)
+        numbers = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
+        return cls(origins, Drawn(record.data or "", record.federation or ""), numbers)
 
 
 def compact(text: dict[str, Any]) -> None:
