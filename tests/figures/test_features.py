@@ -30,7 +30,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(ran: Ran) -> None:
-    figure = features.draw(RunRecord.open(ran.folder), ran.folder)
+    figure = features.draw(RunRecord.open(ran.folder))
     colors = {color: str(k) for k, color in enumerate(features._colors(10))}
     test, by_true, by_given = (_points(axes, colors) for axes in figure.axes)
     with (ran.folder / "labels.csv").open() as file:
@@ -70,7 +70,7 @@ def _points(axes: Any, colors: Mapping[Any, str]) -> dict[tuple[float, float], s
 
 def test_features_are_what_the_head_reads(ran: Ran) -> None:
     model = ModelFile.load(ran.folder)
-    network, federation = model.network(), recorded_federation(RunRecord.open(ran.folder), ran.folder)
+    network, federation = model.network(), recorded_federation(RunRecord.open(ran.folder))
     index = torch.tensor([4, 0, 9])
     found = torch.from_numpy(features.features(network, federation.dataset.test, index))
     logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]
@@ -111,4 +111,4 @@ def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, capl
     assert f"there is no {tmp_path / 'model.pt'}" in caplog.text
     (tmp_path / "model.pt").write_bytes((ran.folder / "model.pt").read_bytes())
     with pytest.raises(UserError, match="differs from the run's"):
-        features.draw(RunRecord.open(tmp_path), tmp_path)
+        features.draw(RunRecord.open(tmp_path))

@@ -150,7 +150,7 @@ def test_audit_json_adds_up(fedcorr: Ran, said: Commands, tmp_path: Path) -> Non
 
 def test_the_page_shows_images_as_they_are_in_their_files(own: Own, said: Commands, tmp_path: Path) -> None:
     """The run decoded images of 12x10 pixels to 8x8, and kept those in memory."""
-    assert isinstance(recorded_federation(RunRecord.open(own.ran.folder), own.ran.folder).dataset.train, TensorImages)
+    assert isinstance(recorded_federation(RunRecord.open(own.ran.folder)).dataset.train, TensorImages)
     assert said(program, own.ran.folder, "--out", tmp_path / "out").code == 0
     encoded = re.findall(r"data:image/\w+;base64,([\w+/=]+)", (tmp_path / "out" / "pages" / "0000.js").read_text())
     assert encoded
@@ -783,7 +783,7 @@ def no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_probabilities")
 def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, tmp_path: Path, monkeypatch) -> None:
     opened = AuditedRun.open(own.ran.folder)
-    config = {**opened.config, "dataset": {**opened.config["dataset"], "train_size": 30}}
+    config = {**opened.record.config, "dataset": {**opened.record.config["dataset"], "train_size": 30}}
     part = replace(opened, record=replace(opened.record, config=config))
     monkeypatch.setattr(AuditedRun, "open", lambda *_: part)
     refused(
@@ -833,7 +833,7 @@ def test_folds_of_a_run_from_pretrained_weights_are_refused(
 ) -> None:
     """Also where an earlier audit has kept folds, which may have been trained from scratch."""
     opened = AuditedRun.open(fedavg.folder)
-    changed = replace(opened, record=replace(opened.record, config={**opened.config, "model": model}))
+    changed = replace(opened, record=replace(opened.record, config={**opened.record.config, "model": model}))
     kept = Probabilities.load(fedavg.folder / NAME)
     monkeypatch.setattr(folds, "_kept", lambda *_: kept)
     if key is None:
@@ -845,7 +845,7 @@ def test_folds_of_a_run_from_pretrained_weights_are_refused(
 
 def test_a_fold_that_learned_nothing_is_not_kept(fedavg: Ran, tmp_path: Path) -> None:
     opened = AuditedRun.open(fedavg.folder)
-    config = {**opened.config, "on_nonfinite": "drop", "train": {**opened.config["train"], "lr": 1e300}}
+    config = {**opened.record.config, "on_nonfinite": "drop", "train": {**opened.record.config["train"], "lr": 1e300}}
     diverging = replace(opened, folder=tmp_path, record=replace(opened.record, config=config))
     with pytest.raises(loop.NonFiniteError, match=r"all \d+ local trainings of a fold .* learned nothing"):
         folds.out_of_fold(diverging, 2, "samples", print)
@@ -874,7 +874,7 @@ def test_a_fold_leaves_threads_and_processes_as_they_were(
         opened = replace(AuditedRun.open(fedavg.folder), folder=tmp_path)
         with pytest.raises(ValueError, match="no settings"):
             folds.out_of_fold(opened, 2, "samples", print)
-        assert seen == [opened.config["threads"], -1], "the executor is closed, whatever fails"
+        assert seen == [opened.record.config["threads"], -1], "the executor is closed, whatever fails"
         assert torch.get_num_threads() == before + 1
         assert threadpoolctl.threadpool_info() == pools
     finally:
@@ -1002,7 +1002,7 @@ def test_no_sample_is_scored_by_a_model_that_saw_it(
     trained = spied(monkeypatch)
     first = audit(folder, Options(folds=3, by=by, formats=()))
     opened = AuditedRun.open(folder)
-    assigned = folds.assignment(opened.federation, opened.data_seed, 3, by)
+    assigned = folds.assignment(opened.federation, opened.record.data_seed, 3, by)
     assert len(trained) == 3
     everything = set(opened.position.tolist())
     for number in range(3):
@@ -1068,7 +1068,7 @@ def test_a_fold_trains_a_stage_with_its_own_optimizer(tmp_path: Path, monkeypatc
 )
 def test_a_record_has_no_other_code_run_in_a_fold(place: tuple[str, ...], value: Any, part: str, fedavg: Ran) -> None:
     opened = AuditedRun.open(fedavg.folder)
-    config = json.loads(json.dumps(opened.config))
+    config = json.loads(json.dumps(opened.record.config))
     *above, last = place
     node = config
     for key in above:

@@ -114,7 +114,7 @@ def test_figures_of_a_record_run_no_code(group: str, case: str, copied: Path, ma
     record["config"][group] = HOSTILE[case](record["config"][group], call(marker))
     (copied / "result.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"result\.json"):
-        features.draw(RunRecord.open(copied), copied)
+        features.draw(RunRecord.open(copied))
 
 
 def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_weights_are_not_fetched_for_a_file() -> None:
 def test_a_record_fetches_nothing(tmp_path: Path) -> None:
     """Where data come from is the command line's word."""
     plain = compose.resolved(compose.load(["dataset=cifar10", "dataset.mirror=https://example.org/", "noise=none"]))
-    found = recorded_data(RunRecord(config=plain), tmp_path).dataset
+    found = recorded_data(RunRecord(config=plain)).dataset
     assert (found.download, found.mirror, found.root) == (False, None, plain["dataset"]["root"])
     ray = {"_target_": "ray", "_partial_": True, "workers": 1, "num_cpus": 1.0, "num_gpus": 0.0, "address": "evil:1"}
     ray["inner"] = {"_target_": "sequential", "_partial_": True}

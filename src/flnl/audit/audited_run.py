@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
@@ -43,7 +42,7 @@ class AuditedRun:
         """
         record = RunRecord.open(folder, "; name a run's folder").demand_finished()
         places = places_of(data)
-        federation = recorded_federation(_with_images_in_files(record), folder, config_dir, places)
+        federation = recorded_federation(_with_images_in_files(record), config_dir, places)
         position = federation.held
         samples = LabelledSamples(
             client=federation.holders,
@@ -66,22 +65,7 @@ class AuditedRun:
         """
         if _with_images_in_files(self.record) is self.record:
             return self
-        return replace(self, federation=recorded_federation(self.record, self.folder, self.config_dir, self.data))
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The run's configuration."""
-        return self.record.config
-
-    @property
-    def method(self) -> str:
-        """The method's name, with a mark if it is an upper bound."""
-        return self.record.method
-
-    @property
-    def data_seed(self) -> int:
-        """The seed of partition and noise."""
-        return self.record.data_seed
+        return replace(self, federation=recorded_federation(self.record, self.config_dir, self.data))
 
 
 def _with_images_in_files(record: RunRecord) -> RunRecord:

@@ -28,7 +28,7 @@ def refuse_parts(run: AuditedRun) -> None:
     Raises:
         UserError: naming the key.
     """
-    dataset = run.config["dataset"]
+    dataset = run.record.config["dataset"]
     if reads_labels(run) and dataset.get("train_size") is not None:
         raise UserError(
             f"--corrections: the run has dataset.train_size={dataset['train_size']}, and dataset.labels needs a label "
@@ -38,7 +38,7 @@ def refuse_parts(run: AuditedRun) -> None:
 
 def reads_labels(run: AuditedRun) -> bool:
     """Whether the run's data set can read labels from a file."""
-    return "labels" in run.config["dataset"]
+    return "labels" in run.record.config["dataset"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Corrections:
         labels[audit.samples.position] = corrected_labels(audit, verdicts)
         names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
         by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
-        truth_is_there = run.config["dataset"].get("truth") == "csv"
+        truth_is_there = run.record.config["dataset"].get("truth") == "csv"
         federation = run.federation
         return cls(names, by, labels, _owner(run), federation.num_clients, federation.client_names, truth_is_there)
 
@@ -131,7 +131,7 @@ def _owner(run: AuditedRun) -> Indices:
     """Each sample's client, also of those that the run has held out of its clients' training samples."""
     federation = run.federation
     if len(federation.validation):
-        cfg = recorded_data(run.record, run.folder, run.config_dir, run.data)
+        cfg = recorded_data(run.record, run.config_dir, run.data)
         cfg.eval.validation = 0.0  # partition and labels are drawn before samples are held out
         federation = replace(federation, clients=from_config(cfg).clients)
     owner = np.full(len(federation.given), LEFT_OUT, np.int64)

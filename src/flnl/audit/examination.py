@@ -66,7 +66,7 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     samples = _audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
     found, why_not = _wrong(run, options, where, table, test, samples)
-    by_client, wrong = numbers(found, samples, verdicts, run.data_seed)
+    by_client, wrong = numbers(found, samples, verdicts, run.record.data_seed)
     rows = [replace(row, wrong=its) for row, its in zip(rows, by_client, strict=True)]
     whole = _whole(run, options, where, assessed, samples, rows, verdicts)
     caution = hardly_known(rows, where) if why_not is None or wrong is not None else f"is not told: {why_not}"
@@ -74,7 +74,7 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
         whole = replace(whole, notes=(*whole.notes, f"how many labels are wrong {caution}"))
     whole = replace(whole, wrong=wrong)
     parts = {
-        client: _of_client(whole, assessed, rows, place, run.data_seed)
+        client: _of_client(whole, assessed, rows, place, run.record.data_seed)
         for place, client in enumerate(run.samples.clients.tolist() if options.clients else ())
     }
     index = [np.flatnonzero(run.samples.client == client) for client in parts]
@@ -145,14 +145,14 @@ def _whole(
 ) -> Audit:
     """The audit of all clients, without the likeliest classes of its samples."""
     classes = tuple(run.federation.dataset.classes)
-    review = summaries.to_review(samples, run.data_seed)
+    review = summaries.to_review(samples, run.record.data_seed)
     return Audit(
         key=run.record.key,
         fingerprint=run.federation.fingerprint,
         version=__version__,
         dataset=run.federation.dataset.name,
-        method=run.method,
-        seed=int(run.config["seed"]),
+        method=run.record.method,
+        seed=run.record.seed,
         classes=classes,
         options=options,
         source=where,

@@ -67,7 +67,7 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
         NonFiniteError: if every local training of a fold diverged.
     """
     _refuse_pretrained(run)
-    assigned = assignment(run.federation, run.data_seed, folds, by)
+    assigned = assignment(run.federation, run.record.data_seed, folds, by)
     cfg: DictConfig | None = None
     trained = run
     done = []
@@ -124,7 +124,7 @@ def _refuse_pretrained(run: AuditedRun) -> None:
     Raises:
         UserError: naming the key.
     """
-    node = run.config["model"]
+    node = run.record.config["model"]
     for key, value in withheld(restored("model", node, str(run.folder / RESULT), run.config_dir), node).items():
         raise UserError(
             f"--folds: the run has model.{key}={value}, which a fold cannot fetch or read again, and from scratch it "
@@ -206,7 +206,7 @@ def _configuration(run: AuditedRun) -> DictConfig:
     Raises:
         UserError: naming a value that it may not.
     """
-    cfg = recorded_configuration(run.config, str(run.folder / RESULT), run.config_dir)
+    cfg = recorded_configuration(run.record.config, str(run.folder / RESULT), run.config_dir)
     check_config(cfg)
     check_machine(cfg)
     return cfg

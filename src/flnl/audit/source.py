@@ -108,7 +108,7 @@ def _chosen(
     """The kind to take: the only one that there is, or the one that ranks spoiled test ``labels`` [M] best."""
     if len(tests) == 1:
         return next(iter(tests)), None
-    choice = choose(tests, labels, options.score, run.data_seed, times)
+    choice = choose(tests, labels, options.score, run.record.data_seed, times)
     return choice.taken, choice
 
 

@@ -109,7 +109,7 @@ def write(examined: Examined) -> Written:
     files = tuple(folder / name for name in made)
     if overrides is None or not reads_labels(run):
         return Written(files, None)
-    clean = [] if run.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
+    clean = [] if run.record.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
     filled = tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean))
     values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen anew
     of_run = [str(text) for text in run.record.overrides]

@@ -53,27 +53,27 @@ def rerun(arguments: Sequence[str]) -> int:
         Interrupted: after a signal.
     """
     request = parser().parse_intermixed_args(arguments)
-    from flnl.instruments.rerun.recorded_run import RecordedRun
+    from flnl.instruments.rerun.recorded_run import configuration, demand_data, finished_run
 
-    run = RecordedRun.open(request.run.expanduser())
-    if isinstance(threads := run.record.config.get("threads"), int):
+    run = finished_run(request.run.expanduser())
+    if isinstance(threads := run.config.get("threads"), int):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is first imported
-    cfg = run.configuration(request.overrides, request.config_dir, request.trust)
+    cfg = configuration(run, request.overrides, request.config_dir, request.trust)
     from flnl.instruments.rerun.comparison import compared, surroundings
     from flnl.record.run import RunRecord
     from flnl.run.train import train
 
-    run.demand_data(cfg)
+    demand_data(run, cfg)
     places = [word for place in request.config_dir for word in ("--config-dir", str(place))]
     outcome = train(cfg, request.overrides, typed=["rerun", str(request.run), *request.overrides, *places])
     if outcome.signal is not None:
         raise Interrupted(outcome.signal)
     again = RunRecord.open(outcome.folder)
-    parts = compared(run.record, again)
+    parts = compared(run, again)
     width = max(len(part.name) for part in parts)
     for part in parts:
         print_line(f"{part.name:{width}}  {part.verdict}{f': {part.detail}' if part.detail else ''}")
-    changed = surroundings(run.record, again)
+    changed = surroundings(run, again)
     for line in changed:
         print_line(f"note: {line}")
     agree = all(part.agree is not False for part in parts)

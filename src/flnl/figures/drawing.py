@@ -65,7 +65,7 @@ def save(
     if tsne:
         from flnl.figures import features  # torch takes seconds to import
 
-        figures["features"] = lambda run: features.draw(run, folder, places, data)
+        figures["features"] = lambda run: features.draw(run, places, data)
     for name, draw in figures.items():
         with forgiven(log, f"the figure {folder / FOLDER / name} could not be drawn"):
             figure = draw(record)

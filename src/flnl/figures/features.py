@@ -39,14 +39,13 @@ LINE = 0.17
 Array = NDArray[np.float64]
 
 
-def draw(record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None) -> Figure:
+def draw(record: RunRecord, places: Sequence[Path] = (), data: Mapping[str, str] | None = None) -> Figure:
     """Draw test samples by class; if labels are known to be wrong, also those samples by true and by given class.
 
     At most ``MOST`` evenly spaced samples of each kind are shown. The two panels of wrong labels show the same points.
 
     Args:
         record: the run's record.
-        folder: the run's folder.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
         data: where the run's data lie here, by key.
 
@@ -56,8 +55,8 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Map
     from flnl.data.federation.recorded import recorded_federation
     from flnl.engine.model_file import ModelFile
 
-    model = ModelFile.load(folder)
-    federation = recorded_federation(record, folder, places, data)
+    model = ModelFile.load(record.folder)
+    federation = recorded_federation(record, places, data)
     network, images = model.network(places), federation.dataset
     some = spread(len(images.test))
     by_class = images.test_labels[some.numpy()]

@@ -42,7 +42,7 @@ class Reuse:
     def __init__(self) -> None:
         self._drawn: dict[str, _Drawn] = {}
 
-    def changed(self, cfg: DictConfig, folder: Path, record: RunRecord) -> str:
+    def changed(self, cfg: DictConfig, record: RunRecord) -> str:
         """What tells a finished run from one of this configuration's federation, in words; "" if nothing is known to.
 
         Data are read only where the configuration has the path of files whose contents are not known: published files
@@ -50,7 +50,6 @@ class Reuse:
 
         Args:
             cfg: the composed configuration, with the key of the run.
-            folder: the run's folder.
             record: its record.
         """
         plain = compose.resolved(cfg)
@@ -65,7 +64,7 @@ class Reuse:
                 return what_differs(record, plain, drawn.contents)
             unknown = "dataset.fingerprint=names does not tell the contents of files"
         if unknown:
-            log.warning("%s: its data cannot be compared with those of today: %s", folder, unknown)
+            log.warning("%s: its data cannot be compared with those of today: %s", record.folder, unknown)
         return ""
 
     def same(self, cfg: DictConfig, record: RunRecord) -> bool:
@@ -90,16 +89,16 @@ class Reuse:
         return self._drawn[name]
 
 
-def check_data(cfg: DictConfig, folder: Path, record: RunRecord) -> None:
+def check_data(cfg: DictConfig, record: RunRecord) -> None:
     """Check that a finished run is of the federation that its configuration describes now.
 
     Raises:
         UserError: if it is of another one.
     """
-    if why := Reuse().changed(cfg, folder, record):
+    if why := Reuse().changed(cfg, record):
         raise UserError(
-            f"{folder}: the run is finished, of another federation than the one drawn now: {why}; remove the folder or "
-            "choose another to run it again"
+            f"{record.folder}: the run is finished, of another federation than the one drawn now: {why}; remove the "
+            "folder or choose another to run it again"
         )
 
 

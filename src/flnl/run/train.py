@@ -83,7 +83,7 @@ def train(
         if claimed.folder.finished:
             assert claimed.folder.earlier is not None
             earlier = claimed.folder.earlier
-            check_data(cfg, claimed.folder.path, earlier)
+            check_data(cfg, earlier)
             if (damage := earlier.damage()) is not None:
                 log.warning("%s; the numbers below are those of %s", damage, RESULT)
             progress.closing("finished earlier", claimed.folder.path, earlier)

@@ -21,23 +21,22 @@ CHANGED = "the data files, numpy or the code that draws it have changed since"
 
 
 def recorded_federation(
-    record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
+    record: RunRecord, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
 ) -> Federation:
     """Draw a run's federation.
 
     Args:
         record: the run's record.
-        folder: the run's folder.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
         data: where the run's data lie here, by the keys of ``PLACES``.
 
     Raises:
         UserError: if it cannot be drawn, or differs from the recorded one.
     """
-    return drawn_again(recorded_data(record, folder, places, data), record, folder)
+    return drawn_again(recorded_data(record, places, data), record)
 
 
-def drawn_again(cfg: DictConfig, record: RunRecord, folder: Path, cache: Path | None = None) -> Federation:
+def drawn_again(cfg: DictConfig, record: RunRecord, cache: Path | None = None) -> Federation:
     """Draw the federation of a configuration that should be that of a run.
 
     Raises:
@@ -52,8 +51,8 @@ def drawn_again(cfg: DictConfig, record: RunRecord, folder: Path, cache: Path | 
     if record.federation not in federation.fingerprints:
         why = what_differs(record, compose.resolved(cfg), federation.contents)
         raise UserError(
-            f"{folder}: the federation drawn now differs from the run's: {why}; put back the data of the run, or repeat"
-            " the run"
+            f"{record.folder}: the federation drawn now differs from the run's: {why}; put back the data of the run, "
+            "or repeat the run"
         )
     return federation
 
@@ -83,21 +82,18 @@ def _of_group(group: str, places: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={place}" for key, place in places.items() if key.startswith(f"{group}."))
 
 
-def recorded_data(
-    record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
-) -> DictConfig:
+def recorded_data(record: RunRecord, places: Sequence[Path] = (), data: Mapping[str, str] | None = None) -> DictConfig:
     """The configuration of a run's data, restricted to what a file may choose.
 
     Args:
         record: the run's record.
-        folder: the run's folder.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
         data: where the run's data lie here, by the keys of ``PLACES``.
 
     Raises:
         UserError: naming a value that it may not.
     """
-    config, source = record.config, str(folder / RESULT)
+    config, source = record.config, str(record.file(RESULT))
     parts = {group: restored(group, config.get(group), source, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
     values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,108 +30,102 @@ EARLIEST = 4
 """The first format of keys whose runs are repeated."""
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """A finished run."""
+def finished_run(folder: Path) -> RunRecord:
+    """Read the record in ``folder``.
 
-    folder: Path
-    record: RunRecord
+    Raises:
+        UserError: if there is no finished run, or one of another version.
+    """
+    if not folder.exists():
+        raise UserError(f"there is no folder {folder}; name the folder of a finished run")
+    runs = [] if (folder / RESULT).exists() else sorted(file.parent for file in folder.glob(f"*/{RESULT}"))
+    if runs or (folder / PLAN).exists():
+        one = f", such as {runs[0]}" if runs else ""
+        raise UserError(f"{folder} holds several runs, and one is repeated at a time: name its folder{one}")
+    record = RunRecord.open(folder).demand_finished()
+    if record.key_format not in range(EARLIEST, FORMAT + 1):
+        commit = f" (commit {record.commit})" if record.commit else ""
+        raise UserError(
+            f"{folder}: its record has keys of format {record.key_format}, and this version repeats runs of formats "
+            f"{EARLIEST} to {FORMAT}: use the version that it was made with{commit}"
+        )
+    return record
 
-    @classmethod
-    def open(cls, folder: Path) -> RecordedRun:
-        """Read the record in ``folder``.
 
-        Raises:
-            UserError: if there is no finished run, or one of another version.
-        """
-        if not folder.exists():
-            raise UserError(f"there is no folder {folder}; name the folder of a finished run")
-        record = RunRecord.read(folder)
-        if record is None:
-            runs = sorted(file.parent for file in folder.glob(f"*/{RESULT}"))
-            if runs or (folder / PLAN).exists():
-                one = f", such as {runs[0]}" if runs else ""
-                raise UserError(f"{folder} holds several runs, and one is repeated at a time: name its folder{one}")
-            raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable)")
-        record.demand_finished()
-        if record.key_format not in range(EARLIEST, FORMAT + 1):
-            commit = f" (commit {record.commit})" if record.commit else ""
-            raise UserError(
-                f"{folder}: its record has keys of format {record.key_format}, and this version repeats runs "
-                f"of formats {EARLIEST} to {FORMAT}: use the version that it was made with{commit}"
-            )
-        return cls(folder, record)
+def configuration(
+    run: RunRecord, overrides: Sequence[str], places: Sequence[Path] = (), trusted: Sequence[str] = ()
+) -> DictConfig:
+    """The configuration that repeats the run.
 
-    def configuration(
-        self, overrides: Sequence[str], places: Sequence[Path] = (), trusted: Sequence[str] = ()
-    ) -> DictConfig:
-        """The configuration that repeats the run.
+    Args:
+        run: the finished run.
+        overrides: how to run it, and where its files lie.
+        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        trusted: dotted paths of code of the user's own that the record may name.
 
-        Args:
-            overrides: how to run it, and where its files lie.
-            places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
-            trusted: dotted paths of code of the user's own that the record may name.
+    Raises:
+        UserError: naming what a record may not choose, what the overrides may not change, or what is missing here.
+    """
+    config, source = run.config, str(run.file(RESULT))
+    check_arguments(overrides)
+    own = [word for word in overrides if dotted(word).split(".")[0] in NEW]
+    others = [word for word in overrides if word not in own]
+    products = str(config.get("products") is not False).lower()
+    base = compose.load(["logger=csv", "figures=false", f"products={products}", *own])
+    cfg = recorded_configuration(config, source, places, trusted, base)
+    if cfg.dataset.get("cache", "") is None:
+        cfg.dataset.cache = cfg.cache  # which a record cannot choose
+    typed = places_of([word for word in others if dotted(word) in PLACES])
+    data = {group: cfg[group] for group in ("dataset", "partition", "noise")}
+    for group, part in placed(data, run.cwd, typed, source).items():
+        cfg[group] = part
+    others = [word for word in others if dotted(word) not in PLACES]
+    for word in others:
+        _set(cfg, word)
+    if not any(dotted(word).startswith("executor") for word in own):
+        from flnl.engine.executors.auto import as_recorded
 
-        Raises:
-            UserError: naming what a record may not choose, what the overrides may not change, or what is missing here.
-        """
-        config, source = self.record.config, str(self.folder / RESULT)
-        check_arguments(overrides)
-        own = [word for word in overrides if dotted(word).split(".")[0] in NEW]
-        others = [word for word in overrides if word not in own]
-        products = str(config.get("products") is not False).lower()
-        base = compose.load(["logger=csv", "figures=false", f"products={products}", *own])
-        cfg = recorded_configuration(config, source, places, trusted, base)
-        if cfg.dataset.get("cache", "") is None:
-            cfg.dataset.cache = cfg.cache  # which a record cannot choose
-        typed = places_of([word for word in others if dotted(word) in PLACES])
-        data = {group: cfg[group] for group in ("dataset", "partition", "noise")}
-        for group, part in placed(data, self.record.cwd, typed, source).items():
-            cfg[group] = part
-        others = [word for word in others if dotted(word) not in PLACES]
-        for word in others:
-            _set(cfg, word)
-        if not any(dotted(word).startswith("executor") for word in own):
-            from flnl.engine.executors.auto import as_recorded
+        plain: Any = OmegaConf.to_container(base.executor, resolve=True)
+        cfg.executor = as_recorded(run.executor or "sequential", plain, source)
+    _demand_same(run, compose.resolved(cfg), [dotted(word) for word in others])
+    _refer_to_noise_rate(run, cfg)
+    return cfg
 
-            plain: Any = OmegaConf.to_container(base.executor, resolve=True)
-            cfg.executor = as_recorded(self.record.executor or "sequential", plain, source)
-        self._demand_same(compose.resolved(cfg), [dotted(word) for word in others])
-        self._refer_to_noise_rate(cfg)
-        return cfg
 
-    def _demand_same(self, plain: Mapping[str, Any], typed: Sequence[str]) -> None:
-        """Refuse a configuration of another run, except for what is ``FREE``."""
-        ours, theirs = identity(plain), self.record.defining
-        changed = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k) and k not in FREE]
-        for key in changed:
-            here, there = (str(values.get(key, "absent")) for values in (ours, theirs))
-            if key in typed:
-                raise UserError(f"{key}={here}: the run has {there}, and what a run is cannot be changed: leave it out")
-        if changed:
-            key = changed[0]
-            raise UserError(
-                f"{self.folder}: {key} would be {ours.get(key, 'absent')}, and the run has {theirs.get(key, 'absent')},"
-                f" which a record cannot choose; if you trust it, add {key}={quoted(str(theirs.get(key)))}"
-            )
+def _demand_same(run: RunRecord, plain: Mapping[str, Any], typed: Sequence[str]) -> None:
+    """Refuse a configuration of another run, except for what is ``FREE``."""
+    ours, theirs = identity(plain), run.defining
+    changed = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k) and k not in FREE]
+    for key in changed:
+        here, there = (str(values.get(key, "absent")) for values in (ours, theirs))
+        if key in typed:
+            raise UserError(f"{key}={here}: the run has {there}, and what a run is cannot be changed: leave it out")
+    if changed:
+        key = changed[0]
+        raise UserError(
+            f"{run.folder}: {key} would be {ours.get(key, 'absent')}, and the run has {theirs.get(key, 'absent')},"
+            f" which a record cannot choose; if you trust it, add {key}={quoted(str(theirs.get(key)))}"
+        )
 
-    def _refer_to_noise_rate(self, cfg: DictConfig) -> None:
-        """Mark again what the method was given the noise rate for, as far as it is the noise rate."""
-        for key, value in self.record.given.items():
-            if re.fullmatch(r"method(\.\w+)+", key) and OmegaConf.select(cfg, key) == value:
-                rate = noise_rate(cfg)
-                if rate is not None and rate.value == value:
-                    OmegaConf.update(cfg, key, "${noise_rate:}")
 
-    def demand_data(self, cfg: DictConfig) -> None:
-        """Check that the data are the run's, before hours are spent on others.
+def _refer_to_noise_rate(run: RunRecord, cfg: DictConfig) -> None:
+    """Mark again what the method was given the noise rate for, as far as it is the noise rate."""
+    for key, value in run.given.items():
+        if re.fullmatch(r"method(\.\w+)+", key) and OmegaConf.select(cfg, key) == value:
+            rate = noise_rate(cfg)
+            if rate is not None and rate.value == value:
+                OmegaConf.update(cfg, key, "${noise_rate:}")
 
-        Raises:
-            UserError: if they are missing or others.
-        """
-        from flnl.data.federation.recorded import drawn_again
 
-        drawn_again(cfg, self.record, self.folder, Path(cfg.cache).expanduser())
+def demand_data(run: RunRecord, cfg: DictConfig) -> None:
+    """Check that the data are the run's, before hours are spent on others.
+
+    Raises:
+        UserError: if they are missing or others.
+    """
+    from flnl.data.federation.recorded import drawn_again
+
+    drawn_again(cfg, run, Path(cfg.cache).expanduser())
 
 
 def _set(cfg: DictConfig, word: str) -> None:

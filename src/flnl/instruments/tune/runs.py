@@ -139,7 +139,7 @@ class Runs:
         for run in finished:
             folder = self.root / run.folder
             record = None if run.folder in self._checked else RunRecord.read(folder)
-            if record is not None and (why := reuse.changed(compose.load(run.overrides), folder, record)):
+            if record is not None and (why := reuse.changed(compose.load(run.overrides), record)):
                 stale[str(folder)] = why
         if stale:
             raise UserError(
