@@ -24,8 +24,9 @@ from flnl.instruments.tables.render.agreement import spearman
 from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks
 from flnl.instruments.tables.render.sheet import text
 from flnl.instruments.tables.results import Filled
-from flnl.instruments.tables.run_record import Written, names
+from flnl.instruments.tables.run_record import Written
 from flnl.record.tuned import Tuned
+from flnl.storage.input_file import parse_json
 
 ROOT = CONF.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
@@ -65,7 +66,7 @@ def column(table: str, label: str, scale: str = "lenet", what: str = "ours") -> 
 def _ours(line: Line, scale: str) -> float:
     """A cell's number from its runs' records, with the last bits that decide how the table rounds it."""
     number = float(line["ours"])
-    held = [runs(scale)[one].record.metrics for one in names(line["records"])]
+    held = [runs(scale)[one].record.metrics for one in parse_json(line["records"])]
     means = (100 * fmean(one[key] for one in held) for key in ("best", "mean_last_10", "last")) if held else ()
     return next((one for one in means if isclose(one, number, rel_tol=1e-9)), number)
 
@@ -97,7 +98,7 @@ def columns(table: str, scale: str = "lenet") -> list[str]:
 def record(table: str, label: str, row: str, scale: str = "lenet") -> Written:
     """The record of the first run of a cell."""
     (line,) = (one for one in lines(table, scale) if (one["column"], one["row"]) == (label, row))
-    return runs(scale)[names(line["records"])[0]]
+    return runs(scale)[parse_json(line["records"])[0]]
 
 
 def accuracy_after(record: Written, round: int) -> float:
@@ -210,7 +211,7 @@ def edges(paper: str, scale: str) -> str:
 def warmed(row: str, scale: str = "lenet") -> set[str]:
     """The first records of a method's cells whose best accuracy is of before the method acts."""
     every = (line for file in (RESULTS / scale).glob("*_[0-9]*.csv") for line in lines(file.stem, scale))
-    return {names(one["records"])[0] for one in every if one["row"] == row and "before all of" in one["note"]}
+    return {parse_json(one["records"])[0] for one in every if one["row"] == row and "before all of" in one["note"]}
 
 
 @cache

@@ -1,6 +1,5 @@
 """Runs that another machine made count here, with nothing but their records."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -120,21 +119,3 @@ def test_what_has_no_record_is_refused(elsewhere: Tables, given: str, said: str)
     found = elsewhere("run", "mine", f"records={given}")
     assert found.code == 2
     assert found.err.splitlines() == [f"error: records={given}: there is no record of a run; {said}"]
-
-
-def test_a_folder_of_earlier_versions_counts_and_is_rendered_into_the_file(elsewhere: Tables, tmp_path: Path) -> None:
-    """A folder of one's own, ``results/small_own``, stays of use."""
-    out = tmp_path / "results/small"
-    before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
-    (out / "runs").mkdir()
-    table = (out / "mine.csv").read_text()
-    for name, run in run_record.load(out).items():
-        (out / "runs" / f"{name}.json").write_text(json.dumps(run.record.raw))
-        table = table.replace(f'""{name}""', f'""runs/{name}.json""')
-    (out / "mine.csv").write_text(table)
-    (out / "runs.jsonl").unlink()
-    refused = elsewhere("render", "mine")
-    assert refused.code == 2, "no run of them is here"
-    assert "2 runs restored" in elsewhere("plan", "mine", "records=results/small/runs").err
-    assert elsewhere("render", "mine").code == 0
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

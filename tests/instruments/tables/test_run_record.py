@@ -292,40 +292,6 @@ def test_two_lines_of_one_run_are_refused_unless_they_are_the_same(tmp_path: Pat
         run_record.load(file)
 
 
-def single(folder: Path, name: str, text: str) -> Path:
-    """A run's own file, as earlier versions wrote it: without a sha256."""
-    folder.mkdir(exist_ok=True)
-    held = json.loads(text)
-    del held["sha256"]
-    file = folder / f"{name}.json"
-    file.write_text(json.dumps(held | {"folder": f"multirun/tables/small/{name}"}, indent=1))
-    return file
-
-
-def test_files_of_one_run_each_are_read_and_become_lines(tmp_path: Path) -> None:
-    """As earlier versions wrote them into ``runs``: rendering puts them into the file, and removes them."""
-    top = tmp_path / "multirun"
-    out, kept, gone = tmp_path / "out", "0" * 16, "a" * 16
-    (one,) = lines(top, "aaaa").values()
-    out.mkdir()
-    files = [single(out / "runs", name, one) for name in (kept, gone)]
-    assert [*run_record.load(out)] == [*run_record.load(out / "runs")] == [kept, gone]
-    (out / "other.csv").write_text(f'"[""runs/{kept}.json""]"')
-    run_record.save(out, lines(top, "bbbb"))
-    assert names(out) == [kept, gone, "bbbb-1"]
-    assert all(file.exists() for file in files)
-    (foreign := out / "runs" / "mine").write_text("")
-    run_record.save(out, {}, tidy=True)
-    assert names(out) == [kept]
-    assert [*(out / "runs").iterdir()] == [foreign]
-    foreign.unlink()
-    run_record.save(out, {}, tidy=True)
-    assert not (out / "runs").exists()
-    single(out / "runs", kept, one.replace('"last": 0.5', '"last": 0.25'))
-    with pytest.raises(UserError, match=rf"^.*runs/{kept}\.json is damaged: metrics\.last is 0\.25"):
-        run_record.load(out)
-
-
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "runs.jsonl")
     with pytest.raises(UserError, match=r"runs\.jsonl cannot be read"):

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,50 +22,21 @@ from flnl.storage.output_file import write_output
 
 RUNS = "runs.jsonl"
 """Beside rendered tables: a line for each run behind them, in the order of keys."""
-SINGLE = "runs"
-"""A folder of files named after a run, one line's record each: what earlier versions wrote in place of ``RUNS``."""
 SHA256 = "sha256"
 """The last field of a line, of what stands before it."""
 LOCK = ".runs.lock"
-NAME = re.compile("[0-9a-f]{16}")
-"""What a run's folder is called, and what rendered tables call the run."""
-REFERENCE = re.compile(r'""(?:runs/)?([\w-]+)(?:\.json)?""')
-"""The name of a run in a rendered CSV file; earlier versions wrote the path of its own file."""
+REFERENCE = re.compile(r'""([\w-]+)""')
+"""The name of a run in a rendered CSV file."""
 
+PROCESS = ("commit", "versions", "machine", "device", "executor", "threads")
+"""Fields of a process that computed a part of a run, as far as they may differ from the last one's."""
 KEPT = (
-    "key",
-    "status",
-    "data",
-    "federation",
-    "contents",
-    "given",
-    "given_origin",
-    "clean_samples",
-    "commit",
-    "versions",
-    "machine",
-    "device",
-    "executor",
-    "threads",
-    "started",
-    "wall_time_s",
-    "rounds",
-    "acts_from",
-    "participations",
-    "bytes",
-    "training_passes",
-    "forward_passes",
-    "optimizer_steps",
-    "cpu_time_s",
-    "peak_memory",
-    "peak_gpu_memory",
-    "left_out",
-    "metrics",
-    "earlier",
+    *("key", "status", "data", "federation", "contents", "given", "given_origin", "clean_samples", *PROCESS),
+    *("started", "wall_time_s", "rounds", "acts_from", "participations", "bytes"),
+    *("training_passes", "forward_passes", "optimizer_steps", "cpu_time_s", "peak_memory", "peak_gpu_memory"),
+    *("left_out", "metrics", "earlier"),
 )
-"""What a line has of ``result.json``; command and commit determine the configuration."""
-OTHERWISE = ("commit", "versions", "machine", "device", "executor", "threads")
-"""The keys of a process that computed a part of a run, as far as they may differ from the last one's."""
+"""What a line has of a record; command and commit determine the configuration."""
 CURVE = ("round", "participations", "accuracy")
 """The numbers of an evaluation that a line has, for all evaluations."""
 
@@ -172,7 +142,7 @@ def line(folder: Path, command: str, seed: int, written: Written) -> str:
     if written.record.earlier:
         kept["earlier"] = [
             {"rounds": one.rounds}
-            | {key: value for key in OTHERWISE if (value := getattr(one, key)) != getattr(written.record, key)}
+            | {key: value for key in PROCESS if (value := getattr(one, key)) != getattr(written.record, key)}
             for one in written.record.processes[:-1]
         ]
     last = {
@@ -188,17 +158,8 @@ def line(folder: Path, command: str, seed: int, written: Written) -> str:
     return signed({**about, **kept, **last, "evaluations": stages})
 
 
-def names(records: str) -> list[str]:
-    """The names of runs in a CSV file's field ``records``, where earlier versions wrote the path of each run's file.
-
-    Raises:
-        ValueError, TypeError: if it is no list of texts.
-    """
-    return [Path(one).stem for one in parse_json(records)]
-
-
 def load(place: Path) -> dict[str, Written]:
-    """The runs in a file, or those of a folder: in its ``runs.jsonl``, or one a file as earlier versions wrote them.
+    """The runs in a file, or those in the ``runs.jsonl`` of a folder.
 
     Returns:
         Each run by the name of its folder.
@@ -207,12 +168,11 @@ def load(place: Path) -> dict[str, Written]:
         UserError: if a line is damaged, its closing numbers are not those of its evaluations, or two are of one run.
     """
     file = place / RUNS if place.is_dir() else place
-    singles = [*_singles(place), *_singles(place / SINGLE)]
-    found = dict(_parsed(_bytes(single), str(single), signed=False) for single in singles)
+    found: dict[str, Written] = {}
     numbers: dict[str, int] = {}
     for number, text in enumerate(_bytes(file).splitlines() if file.exists() else (), 1):
         where = f"line {number} of {file}"
-        name, run = _parsed(text, where, signed=True)
+        name, run = _parsed(text, where)
         if numbers.setdefault(name, number) != number and run != found[name]:
             raise UserError(f"{where} is of the same run as line {numbers[name]}; remove one of them")
         found[name] = run
@@ -225,13 +185,13 @@ def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
     Args:
         out: the folder.
         new: the lines.
-        tidy: whether to remove the runs that no table in the folder refers to, and files of earlier versions.
+        tidy: whether to remove the runs that no table in the folder refers to.
 
     Raises:
         UserError: if what is there is damaged, or a new line is.
         OSError: if the file cannot be written.
     """
-    runs = dict(_parsed(_encoded(text), f"the record of {name}", signed=True) for name, text in new.items())
+    runs = dict(_parsed(_encoded(text), f"the record of {name}") for name, text in new.items())
     with FileLock(out / LOCK):
         held = load(out) | runs
         if tidy:
@@ -241,16 +201,6 @@ def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
         data = b"".join(_encoded(signed(run.record.raw)) + b"\n" for _, run in ordered)
         if not (out / RUNS).exists() or (out / RUNS).read_bytes() != data:
             write_output(out / RUNS, data)
-        if tidy:
-            for file in _singles(out / SINGLE):
-                file.unlink()
-            with suppress(OSError):  # it has other files, or there is none
-                (out / SINGLE).rmdir()
-
-
-def _singles(folder: Path) -> list[Path]:
-    """The files of one run each in a folder."""
-    return [file for file in sorted(folder.glob("*.json")) if NAME.fullmatch(file.stem)]
 
 
 def _bytes(file: Path) -> bytes:
@@ -275,12 +225,11 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _parsed(text: bytes, where: str, *, signed: bool) -> tuple[str, Written]:
+def _parsed(text: bytes, where: str) -> tuple[str, Written]:
     """A line's run, and the name of its folder."""
     try:
         held = parse_json(text)
-        sha256 = held.pop(SHA256, None)
-        if signed and sha256 != _sha256(held):
+        if held.pop(SHA256, None) != _sha256(held):
             raise UserError(f"{where} is not as it was written, its sha256 is of another text; {REPAIR}")
         rows = [*_rows(held)]
         texts = (held[key] for key in ("key", "status", "folder"))

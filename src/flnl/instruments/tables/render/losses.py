@@ -12,6 +12,7 @@ from flnl.core.errors import UserError
 from flnl.instruments.tables import run_record
 from flnl.instruments.tables.results import Cell, Filled, Run
 from flnl.record.run import RESULT
+from flnl.storage.input_file import parse_json
 from flnl.storage.spreadsheet import text_of
 
 
@@ -86,5 +87,5 @@ def _records_of(file: Path) -> Mapping[tuple[str, str], Sequence[str]]:
     with unreadable, file.open(newline="", encoding="utf-8") as opened:
         for line in csv.DictReader(opened):
             place = text_of(line["row"]), text_of(line["paper_column"])
-            records[place] = run_record.names(text_of(line["records"]))
+            records[place] = parse_json(text_of(line["records"]))
     return records

@@ -91,7 +91,7 @@ def _lines(table: Table, file: Path, metric: str | None, runs: Mapping[str, Writ
 def _mean(folder: Path, runs: Mapping[str, Written], records: str, metric: str) -> str:
     """The mean of a metric over the runs of a cell, in percent; empty without a record."""
     values = []
-    for name in run_record.names(records):
+    for name in parse_json(records):
         try:
             values.append(100 * runs[name].record.metrics[metric])
         except (LookupError, TypeError):
