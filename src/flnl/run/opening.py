@@ -133,10 +133,13 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     method.check_network(network.module, _held(federation), compose.training(cfg))
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
-    resumed = _newest(folder, network)
+    begun, resumed = folder.earlier, None
+    if begun is not None:
+        resumed = checkpoint.newest(folder.path / "checkpoints", network.device, begun.checkpoint or 0)
+        if resumed is not None and resumed.executor:
+            begun = replace(begun, executor=resumed.executor)
     evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state = _state(initial, resumed, federation, network, claimed)
-    begun = _begun(folder, resumed)
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
     about = _about(cfg, overrides, claimed, evaluator, executor)
@@ -147,33 +150,12 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
     _tell_of_conditions(cfg, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
-    return Session(
-        *(cfg, folder, about),
-        evaluator=evaluator,
-        executor=executor,
-        state=state,
-        initial=initial,
-        resumed=resumed,
-    )
+    return Session(cfg, folder, about, evaluator, executor, state=state, initial=initial, resumed=resumed)
 
 
 def _held(federation: Federation) -> dict[int, int]:
     """How many samples each client with data has."""
     return {client: federation.sizes[client] for client in federation.with_data}
-
-
-def _newest(folder: RunFolder, network: Network) -> Checkpoint | None:
-    """The checkpoint with which the run in a folder goes on; None to begin at the first round."""
-    if folder.earlier is None:
-        return None
-    return checkpoint.newest(folder.path / "checkpoints", network.device, folder.earlier.checkpoint or 0)
-
-
-def _begun(folder: RunFolder, resumed: Checkpoint | None) -> RunRecord | None:
-    """The record of the run that goes on, with the executor that it began with; None if it begins."""
-    if folder.earlier is None or resumed is None or not resumed.executor:
-        return folder.earlier
-    return replace(folder.earlier, executor=resumed.executor)
 
 
 def _state(
@@ -230,10 +212,12 @@ def _about(
 
 
 def _tell_what_goes_on(begun: RunRecord, about: RunRecord, resumed: Checkpoint | None) -> None:
-    if resumed is not None:
-        _print_differences(begun, about)
-    progress.opening([f"going on after round {0 if resumed is None else resumed.state.round}"])
-    if resumed is not None and not resumed.lines:
+    if resumed is None:
+        progress.opening(["going on after round 0"])
+        return
+    _print_differences(begun, about)
+    progress.opening([f"going on after round {resumed.state.round}"])
+    if not resumed.lines:
         progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
 
 
