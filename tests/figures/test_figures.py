@@ -20,8 +20,8 @@ from flnl.core.errors import UserError
 from flnl.figures import accuracy, confusion, drawing, lid, memorization, noise_levels, stability
 from flnl.figures import clients as of_clients
 from flnl.figures.drawing import FIGURES
-from flnl.numerics.ranks import auroc
 from flnl.figures.rows import passes
+from flnl.numerics.ranks import auroc
 from flnl.record.run import RunRecord
 from tests.properties.runs import run
 from tests.registry import BY_NAME
