@@ -92,7 +92,7 @@ def read(folder: Path) -> Written:
         UserError: if any of them is damaged: the remaining lines could give a wrong number.
     """
     result = record(folder)
-    if result is None or not result.metrics:
+    if result is None or not isinstance(result.raw.get("metrics"), Mapping):
         raise _damaged(folder, f"{RESULT} has no metrics")
     try:
         (folder / METRICS).stat()
