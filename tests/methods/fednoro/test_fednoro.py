@@ -21,9 +21,11 @@ from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.step import Step
 from flnl.methods.fednoro.aggregator import DistanceAware, distances, model_distance
 from flnl.methods.fednoro.detection import noisy_clients, scaled
-from flnl.methods.fednoro.exchange import ClassLosses, ClientDetection, ClientTag, ClientTags, MeasureClassLosses
-from flnl.methods.fednoro.loss import FedNoRo, adjusted, distilled, ramped
+from flnl.methods.fednoro.exchange import ClassLosses, ClientDetection, MeasureClassLosses
+from flnl.methods.fednoro.loss import FedNoRo, distilled, ramped
 from flnl.parts.aggregators.mean import Mean
+from flnl.parts.client_tags import ClientTag, ClientTags
+from flnl.parts.losses.logit_adjustment import adjusted
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, START, Logits, federation, fitted, network, step, task

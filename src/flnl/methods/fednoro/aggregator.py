@@ -10,8 +10,8 @@ import torch
 from flnl.core.messages import ClientResult, ClientState, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, is_learned
-from flnl.methods.fednoro.exchange import ClientTags
 from flnl.numerics.averaging import divided, summed
+from flnl.parts.client_tags import ClientTags
 
 Distance = Literal["sum_of_norms", "flat_l2"]
 

@@ -18,6 +18,7 @@ from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fednoro.detection import noisy_clients, scaled
 from flnl.numerics.losses import sample_losses
+from flnl.parts.client_tags import ClientTag, ClientTags
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,6 @@ class ClassLosses:
     """Sent to the server once: the mean cross-entropy of the client's samples of each class."""
 
     values: Tensor  # float64 [K], NaN for a class without samples, inf for one with a loss that is not finite
-
-
-@dataclass(frozen=True)
-class ClientTag:
-    """Sent to the client, once clients have been compared: whether the server considers it noisy."""
-
-    noisy: bool
-
-
-@dataclass(frozen=True)
-class ClientTags:
-    """Known on the server: the noisy clients; nobody until clients have been compared."""
-
-    noisy: Tensor  # bool [N]
 
 
 @stored("TagState")

@@ -13,18 +13,9 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import Step
-from flnl.methods.fednoro.exchange import ClientTag
-from flnl.numerics.scaling import label_shares
+from flnl.parts.client_tags import ClientTag
+from flnl.parts.losses.logit_adjustment import adjusted, log_prior
 from flnl.parts.losses.targets import expected
-
-
-def adjusted(logits: Tensor, log_prior: Tensor) -> Tensor:
-    """Log-probabilities [B, K] of ``softmax(z + log π)`` from logits z [B, K]; 0 for classes with π = 0.
-
-    A class with π = 0 has no probability and gets no gradient.
-    """
-    logs = F.log_softmax(logits + log_prior, 1)
-    return torch.where(log_prior.isinf(), 0.0, logs)
 
 
 def distilled(logs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -63,8 +54,7 @@ class FedNoRo(LossTerm):
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
         """The logarithms of π, [K]; -inf for classes that the client does not hold."""
-        shares = torch.from_numpy(label_shares(task.labels.numpy(), network.num_classes))
-        return shares.log().to(network.device, network.dtype)
+        return log_prior(network, task)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
         """The loss [B]."""

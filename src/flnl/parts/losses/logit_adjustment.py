@@ -1,0 +1,24 @@
+"""Logits adjusted by how frequent the classes are among a client's labels."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.messages import ClientTask
+from flnl.core.model import Model
+from flnl.numerics.scaling import label_shares
+
+
+def log_prior(network: Model, task: ClientTask) -> Tensor:
+    """The logarithms of the classes' shares π among the client's labels, [K]; -inf for classes that it lacks."""
+    shares = torch.from_numpy(label_shares(task.labels.numpy(), network.num_classes))
+    return shares.log().to(network.device, network.dtype)
+
+
+def adjusted(logits: Tensor, log_prior: Tensor) -> Tensor:
+    """Log-probabilities [B, K] of ``softmax(z + log π)`` from logits z [B, K]; 0 for classes with π = 0.
+
+    A class with π = 0 has no probability and gets no gradient.
+    """
+    logs = F.log_softmax(logits + log_prior, 1)
+    return torch.where(log_prior.isinf(), 0.0, logs)
