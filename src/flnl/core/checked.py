@@ -202,7 +202,7 @@ def _suspected(part: str, finding: SuspectedSamples, sizes: Mapping[int, int]) -
         raise PartError(f"{part} returned suspected samples of client {finding.client}; there is none of this number")
     of, samples = f"{part}, for client {finding.client},", sizes[finding.client]
     _vector(of, finding.mask, samples, torch.bool)
-    for values in (finding.score, finding.judged):
+    for values in (finding.score, finding.judged, finding.proposed):
         if values is not None:
             _vector(of, values, samples)
 

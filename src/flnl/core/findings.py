@@ -26,6 +26,7 @@ class SuspectedSamples:
     mask: Tensor  # bool [n]
     score: Tensor | None = None  # float [n], larger for more doubtful labels; None if there is only the mask
     judged: Tensor | None = None  # int64 [n], the labels that were judged; None for the given labels
+    proposed: Tensor | None = None  # int64 [n], the labels that the method trains towards in their place, if any
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def first(findings: Iterable[Finding], kind: type[F]) -> F | None:
 def suspects(findings: Iterable[Finding]) -> dict[int, SuspectedSamples]:
     """Suspected samples by client; if several parts judge a client's samples, the union of their suspects.
 
-    Score and judged labels are those of the first part.
+    Score, judged and proposed labels are those of the first part.
     """
     clients: dict[int, SuspectedSamples] = {}
     for finding in findings:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import (
@@ -82,8 +83,9 @@ def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, fl
     """Metrics over all clients, and the scalars that the method reports.
 
     ``suspected`` is the number of samples that are suspected to be wrong. If the truth is known, the others are: mean
-    accuracy and AUC of the verdicts on samples; for quality estimates the MSE (FedES, Table 4), the MSE that a perfect
-    estimate would still have, and the rank correlation; precision, recall and F1 of the noisy-client detection, where a
+    accuracy and AUC of the verdicts on samples; ``label_accuracy``, the share of right ones among the labels that the
+    method proposes; for quality estimates the MSE (FedES, Table 4), the MSE that a perfect estimate would still have,
+    and the rank correlation; precision, recall and F1 of the noisy-client detection, where a
     client is noisy if it has a wrong label; and the mean absolute error of noise levels.
     """
     metrics = dict[str, float]()
@@ -95,6 +97,8 @@ def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, fl
     if "filter_accuracy" in rows:
         metrics["filter_accuracy"] = float(np.nanmean(rows["filter_accuracy"]))
         metrics["filter_auc"] = _auc(federation, findings)
+        if right := _right(federation, findings):
+            metrics["label_accuracy"] = float(np.concatenate(right).mean())
     if "quality" in rows:
         estimated, true = (np.array(rows[name]) for name in ("quality", "true_quality"))
         known = ~np.isnan(estimated)
@@ -120,6 +124,16 @@ def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
         wrong.append(_judged(federation, doubt) != truth)
         scores.append((doubt.mask if doubt.score is None else doubt.score).double().numpy())
     return auroc(np.concatenate(scores), np.concatenate(wrong))
+
+
+def _right(federation: Federation, findings: Sequence[Finding]) -> list[NDArray[np.bool_]]:
+    """Whether each proposed label is right, [n] of each client that has some."""
+    assert federation.truth is not None
+    return [
+        doubt.proposed.numpy() == federation.truth[federation.samples(client).index].numpy()
+        for client, doubt in suspects(findings).items()
+        if doubt.proposed is not None
+    ]
 
 
 def _judged(federation: Federation, doubt: SuspectedSamples) -> Labels:

@@ -178,6 +178,7 @@ ROWS = (
     ("detection_f1", "detection: F1", "%"),
     ("filter_accuracy", "filter: right flags, mean over clients", "%"),
     ("filter_auc", "filter: AUC over samples", "%"),
+    ("label_accuracy", "labels that the method proposes: right ones", "%"),
     ("client_detection_f1", "noisy clients: F1", "%"),
     ("quality_error", "quality of clients: mean squared error", "#"),
     ("quality_rank_correlation", "quality of clients: rank correlation", "#"),

@@ -23,6 +23,6 @@ class SoftLabelRecord(Exchange):
 
 
 def _suspected(client: int, soft: SoftLabels) -> SuspectedSamples:
-    held = soft.held.cpu()
+    held, proposed = soft.held.cpu(), soft.classes.cpu()
     doubt = 1 - soft.values.cpu().gather(1, held[:, None])[:, 0]
-    return SuspectedSamples(client, soft.classes.cpu() != held, doubt, held)
+    return SuspectedSamples(client, proposed != held, doubt, held, proposed)
