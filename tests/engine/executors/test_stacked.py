@@ -147,6 +147,8 @@ def agree(
 
 ALONE = ("dropout", "phases")
 """Words in the names of entries with dropout or several phases an epoch, throughout."""
+OF_SOME = ("fednoro", "fedelc_and_mixup")
+"""How the names of entries begin in which only noisy clients need some passes, which a stack makes for all."""
 
 
 @pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
@@ -156,7 +158,7 @@ def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pyt
     with assembled(entry.words, tmp_path / "run", "precision=64") as parts:
         one = parts.results()
         many = parts.results(executor=Stacked(parts.evaluator.network, 5, 1.0))
-    if entry.name.startswith("fednoro"):  # a stack distils for all of its clients what only noisy ones need
+    if entry.name.startswith(OF_SOME):
         more, fewer = ([r.state.counters.forward_passes or 0 for r in of] for of in (many, one))
         assert all(a >= b for a, b in zip(more, fewer, strict=True))
         many = [_with_forward_passes(r, count) for r, count in zip(many, fewer, strict=True)]
