@@ -418,6 +418,10 @@ def _found(returned: Any) -> Any:
             r"returned a tensor \[3\] of torch.float32; .* \[2\]",
         ),
         (
+            (SuspectedSamples(1, torch.ones(2) > 0, proposed=torch.ones(4, dtype=torch.int64)),),
+            r"for client 1, returned a tensor \[4\] of torch.int64; .* \[2\]",
+        ),
+        (
             (NoisyClients(torch.ones(3) > 0),),
             r"for noisy, returned a tensor \[3\] of torch.bool; .* \[4\] of torch.bool",
         ),

@@ -273,6 +273,8 @@ def test_what_is_recorded_are_the_samples_whose_class_has_changed() -> None:
     assert (found.client, found.mask.tolist()) == (3, [False, True, False])
     assert found.score is not None
     assert found.score.tolist() == pytest.approx([0, 0.6, 0])
+    assert found.proposed is not None
+    assert found.proposed.tolist() == [0, 0, 1]
 
 
 # -------------------------------------------------------------------------------------------------------------- a run
