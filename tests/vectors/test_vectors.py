@@ -12,7 +12,7 @@ NOT_HERE = {
     SEED.name: {"data.cifar_n"},
     FEDERATED: {
         *("fedavg.state_dict", "bn.pooled_variance", "fedprox.penalty", "fedprox.WRONG_variants", "fedprox.sgd_step"),
-        *("maskedoptim.loss", "fedelr.two_steps"),
+        "fedelr.two_steps",
         "compose.metamorphic",
     },
     LABEL_NOISE: {
@@ -23,8 +23,8 @@ NOT_HERE = {
     FIELD: {
         *("fedopt.empty_round", "md_dyr_sh.T0.5"),
         *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official"),
-        *("clc.confidence", "clc.consensus_weighted", "clc.correct", "maskedoptim.step"),
-        *("maskedoptim.merge", "maskedoptim.aggregate", "fnbench.group_rates", "fnbench.mixed_rates"),
+        *("clc.confidence", "clc.consensus_weighted", "clc.correct"),
+        *("fnbench.group_rates", "fnbench.mixed_rates"),
         *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
         *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),
         *("cosine.per_visit", "momentum.reset_gain"),

@@ -147,7 +147,7 @@ def agree(
 
 ALONE = ("dropout", "phases")
 """Words in the names of entries with dropout or several phases an epoch, throughout."""
-OF_SOME = ("fednoro", "fedelc_and_mixup")
+OF_SOME = ("fednoro", "fedelc_and_mixup", "maskedoptim_and_mixup")
 """How the names of entries begin in which only noisy clients need some passes, which a stack makes for all."""
 
 

@@ -51,7 +51,12 @@ KNOWN = Known(
                 "method.label_lr=100",
                 "method.label_batch=null",
             ),
-            *("method/aggregator=mean", "method.distance=flat_l2", "method.distance_buffers=true"),
+            *(
+                "method.local.fedelc.compatible=0.5",
+                "method/aggregator=mean",
+                "method.distance=flat_l2",
+                "method.distance_buffers=true",
+            ),
         )
     },
     needed={"local/fedelc": ("method/exchange=[fedcorr_lid,fednoro_class_losses]",)},

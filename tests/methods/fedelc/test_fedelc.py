@@ -26,7 +26,7 @@ from tests.registry import TINY
 from tests.toys import federation, fitted, mlp, network, random_federation, step, task
 from tests.vectors.vectors import federated
 
-TERM = FedELC(alpha=0.5, beta=0.2, scale=10.0, label_lr=1000.0, label_batch=None)
+TERM = FedELC(alpha=0.5, beta=0.2, scale=10.0, label_lr=1000.0, label_batch=None, compatible=1.0)
 
 
 def f64(values: Any) -> Tensor:
