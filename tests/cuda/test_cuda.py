@@ -555,6 +555,15 @@ def test_a_run_goes_on_to_the_bit(name: str, tmp_path: Path, gpu: str) -> None:
     assert difference(again.state, whole.state) is None
 
 
+@pytest.mark.parametrize("name", ["flr", "joint_opt", "fedelc"])
+def test_a_run_of_the_cpu_goes_on_on_the_gpu(name: str, tmp_path: Path, gpu: str) -> None:
+    """What clients have kept of terms lies on the CPU, and their labels are on the GPU."""
+    words = [w for w in BY_NAME[name].words if not w.startswith("executor=")]
+    run(words, tmp_path / "run", "device=cpu", "max_rounds=3")
+    again = run(words, tmp_path / "run", f"device={gpu}", f"resume={tmp_path / 'run'}")
+    assert again.record["status"] == "finished"
+
+
 def test_what_clients_keep_in_files_is_read_without_the_gpu(tmp_path: Path, gpu: str) -> None:
     words = [w for w in BY_NAME["fedavg"].words if not w.startswith("executor=")]
     words += ["train.keep_momentum=true", ON_DISK, "rounds=4"]

@@ -1,14 +1,20 @@
 """CDR: its vectors, step by step with torch's SGD, and its ends."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from flnl.core.optimizer import Adam
+from flnl.core.parts import Setting
+from flnl.core.training import Training
 from flnl.methods.cdr.gradient import CriticalOnly, critical
-from tests.toys import step
+from tests.toys import ONE_STEP, step
 from tests.vectors.vectors import field
+
+ADAM = Adam(0.9, 0.99, 1e-8)
 
 
 def tensors(values: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -51,5 +57,22 @@ def test_equal_weights_are_critical_together_and_none_may_be() -> None:
     none = CriticalOnly(1.0, "l2", 0.0)(gradients, step(params=params))
     assert not none["w"].any()
     assert torch.equal(none["b"], gradients["b"])
+    dead = {"w": torch.tensor([[0.0, 0.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])}
+    assert CriticalOnly(0.5, "l2", 0.0)(dead, step(params=params))["w"].flatten().tolist() == [0, 0, 0, 1.5, 0, 0, 0, 0]
     only = CriticalOnly(0.5, "l2", 0.0)({"b": torch.ones(4)}, step(params=params))
     assert torch.equal(only["b"], torch.ones(4))
+
+
+def test_what_it_refuses_and_warns_of() -> None:
+    decayed = replace(ONE_STEP, weight_decay=0.01)
+
+    def setting(training: Training) -> Setting:
+        return Setting({0: 3}, (4,), training, "method.gradient")
+
+    part, net = CriticalOnly(0.5, "sign", 0.01), torch.nn.Linear(1, 1)
+    assert part.refuses(net, [], setting(decayed)) is None
+    for other in (replace(decayed, clip=1.0), replace(decayed, weight_decay=0.1), replace(decayed, optimizer=ADAM)):
+        assert "method.gradient.decay=sign needs SGD" in str(part.refuses(net, [], setting(other)))
+        assert CriticalOnly(0.5, "l2", 0.01).refuses(net, [], setting(other)) is None
+    assert part.caution(setting(decayed)) is None
+    assert "train.weight_decay=0" in str(part.caution(setting(ONE_STEP)))

@@ -14,7 +14,7 @@ from flnl.methods.cores.loss import Cores, Sieved, plausible
 from tests.toys import ONE_STEP, fitted, mlp, network, random_federation, step, task
 from tests.vectors.vectors import label_noise
 
-TERM = Cores(2.0, ramp_start=2, ramp_length=3, sieve_from=4, prior="own", rescaled=False)
+TERM = Cores(2.0, ramp_start=2, ramp_length=3, sieve_from=4, first_stage=1, prior="own", rescaled=False)
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 0.0, 0.0], [-1.5, 3.0, 0.5], [5.0, -2.0, 1.0]], dtype=torch.float64)
 LABELS = torch.tensor([0, 2, 2, 1])
 
@@ -27,7 +27,8 @@ def loss(term: Cores, round: int, state: Sieved, positions: tuple[int, ...] = (0
 
 
 def state(prior: tuple[float, ...] = (0.5, 0.25, 0.25), n: int = 6) -> Sieved:
-    return Sieved(torch.zeros(n, dtype=torch.bool), torch.tensor(prior, dtype=torch.float64))
+    shares = torch.tensor(prior, dtype=torch.float64)
+    return Sieved(torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64), shares)
 
 
 def by_definition(beta: float, prior: tuple[float, ...], kept: list[int]) -> float:
@@ -48,6 +49,14 @@ def test_the_loss_is_that_of_the_definition(round: int, beta: float) -> None:
     assert after.left_out.tolist() == ([False, True, False, True, False, False] if round >= 4 else [False] * 6)
     rescaled, _ = loss(replace(TERM, rescaled=True), round, state(prior))
     assert rescaled == pytest.approx(value / (1 + beta))
+
+
+def test_rounds_count_from_the_first_stage_with_the_loss() -> None:
+    batch = replace(step(logits=LOGITS, targets=LABELS), positions=torch.arange(4))
+    later = replace(TERM, first_stage=2)
+    in_second = replace(batch, broadcast=Broadcast(23, 2, {}, lengths=(20, 9)))
+    assert float(later(in_second, state())[0]) == pytest.approx(loss(TERM, 3, state())[0])
+    assert later.begins((20, 9)) == 24
 
 
 def test_vector_without_a_floor_differs_in_the_ninth_digit() -> None:
@@ -80,19 +89,22 @@ def test_the_prior_is_that_of_labels_that_passed() -> None:
     np.testing.assert_allclose(fresh.prior, counts / 6)
     left = torch.tensor([True, False, False, True, False, False])
     counts = np.bincount(work.labels[~left], minlength=3)
-    kept = TERM.begin(net, work, Sieved(left, fresh.prior))
+    kept = TERM.begin(net, work, Sieved(left, work.labels, fresh.prior))
     np.testing.assert_allclose(kept.prior, counts / 4)
     assert torch.equal(kept.left_out, left)
-    all_out = TERM.begin(net, work, Sieved(torch.ones(6, dtype=torch.bool), fresh.prior))
+    all_out = TERM.begin(net, work, Sieved(torch.ones(6, dtype=torch.bool), work.labels, fresh.prior))
     np.testing.assert_allclose(all_out.prior, 1 / 3)
+    corrected = TERM.begin(net, work, Sieved(left, (work.labels + 1) % 3, fresh.prior))
+    assert not corrected.left_out.any(), "labels that were corrected since are judged anew"
     np.testing.assert_allclose(replace(TERM, prior="uniform").begin(net, work, None).prior, 1 / 3)
     assert TERM.finish(net, work, fitted(net.params()), kept) is kept
 
 
 def test_what_it_tells() -> None:
     left = torch.tensor([True, False])
-    found = TERM.findings({3: Sieved(left, torch.ones(3)), 5: Sieved(~left & left, torch.ones(3))}, {}, Payload())
+    kept = {client: Sieved(mask, LABELS[:2], torch.ones(3)) for client, mask in ((3, left), (5, ~left & left))}
+    found = TERM.findings(kept, {}, Payload())
     assert [(f.client, f.mask.tolist()) for f in found if isinstance(f, SuspectedSamples)] == [(3, [True, False])]
     setting = Setting({0: 10}, (4,), ONE_STEP, "method.local.cores")
-    assert "method.local.cores.sieve_from=4: the run has 4 rounds" in str(TERM.caution(setting))
+    assert "method.local.cores.sieve_from=4: this loss has 4 rounds" in str(TERM.caution(setting))
     assert replace(TERM, sieve_from=3).caution(setting) is None

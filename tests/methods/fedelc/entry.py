@@ -41,7 +41,7 @@ KNOWN = Known(
         ),
     ),
     golden={"fedelc": ("method=fedelc", "method.s1=2", "method.T=4")},
-    alive={"fedelc": ("method=fedelc", "method.s1=1", "method.T=0")},
+    alive={"fedelc": ELC},
     switches={
         ELC: (
             *(

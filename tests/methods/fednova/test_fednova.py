@@ -1,6 +1,5 @@
 """FedNova: its vectors, the length of steps against torch's own optimiser, what it refuses."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from flnl.core.messages import ClientResult, ClientState, Combined
 from flnl.core.optimizer import Adam
-from flnl.core.parts import Aggregator, Part, Setting
+from flnl.core.parts import Aggregator, GradientTransform, Part, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.training import Training
 from flnl.methods.fednova.aggregator import NormalisedMean
@@ -104,19 +103,33 @@ def test_equal_lengths_are_fedavg_and_a_client_without_a_step_counts_for_nothing
     assert equal({"w": round_of(part, start, idle).params["w"]}, {"w": round_of(part, start, without).params["w"]})
 
 
+class Halved(GradientTransform):
+    """One that changes updates."""
+
+    def update(self, before: Any, after: Any, gradients: Any, step: Any) -> Any:
+        return before
+
+
 def test_what_it_refuses() -> None:
-    part, net = StepLengths(0.0, 0.0), torch.nn.Linear(1, 1)
+    net, mean = torch.nn.Linear(1, 1), NormalisedMean("length")
 
-    def reason(part: StepLengths = part, training: Training = ONE_STEP, stage: Sequence[Part] = ()) -> str | None:
-        return part.refuses(net, stage, Setting({0: 3}, (4,), training, "method.exchange.step_lengths"))
+    def reason(training: Training, *stage: Part) -> str | None:
+        return mean.refuses(net, stage, Setting({0: 3}, (4,), training, "method.aggregator"))
 
-    assert reason() is None
+    plain, heavy = StepLengths(0.0, 0.0), StepLengths(0.9, 0.0)
+    assert reason(ONE_STEP, plain) is None
+    assert "add method/exchange=[fednova_steps]" in str(reason(ONE_STEP))
     adam = replace(ONE_STEP, optimizer=Adam(0.9, 0.99, 1e-8))
-    assert "train/optimizer=adam they have no such sum" in str(reason(training=adam))
-    assert "clients train with momentum 0.9" in str(reason(training=replace(ONE_STEP, momentum=0.9)))
-    on = replace(ONE_STEP, momentum=0.9, keep_momentum=True)
-    assert "keep_momentum=true" in str(reason(StepLengths(0.9, 0.0), on))
-    assert reason(StepLengths(0.9, 0.0), replace(on, keep_momentum=False)) is None
-    near = [Proximal(0.1, "squared_half")]
-    assert "method.exchange.step_lengths.mu=0, but the proximal term has mu=0.1" in str(reason(stage=near))
-    assert reason(StepLengths(0.0, 0.1), stage=near) is None
+    assert "train/optimizer=adam they have no such sum" in str(reason(adam, plain))
+    momentum = replace(ONE_STEP, momentum=0.9)
+    assert "clients train with 0.9" in str(reason(momentum, plain))
+    assert "keep_momentum=true" in str(reason(replace(momentum, keep_momentum=True), heavy))
+    assert reason(momentum, heavy) is None
+    near = Proximal(0.1, "squared_half")
+    assert "step_lengths.mu=0, but the proximal term has 0.1" in str(reason(ONE_STEP, plain, near))
+    assert "step_lengths.mu=0.1, but the proximal term has 0;" in str(reason(ONE_STEP, StepLengths(0.0, 0.1)))
+    assert reason(ONE_STEP, StepLengths(0.0, 0.1), near) is None
+    assert "form=squared_half" in str(reason(ONE_STEP, StepLengths(0.0, 0.1), Proximal(0.1, "norm")))
+    steep = Proximal(4.0, "squared_half")
+    assert "train.lr times mu is 2" in str(reason(ONE_STEP, StepLengths(0.0, 4.0), steep))
+    assert "changes updates" in str(reason(ONE_STEP, plain, Halved()))

@@ -68,6 +68,12 @@ def test_a_model_without_a_finite_loss_counts_for_nothing() -> None:
     found = credibilities(torch.tensor([1.0, math.nan, math.inf, 2.0], dtype=torch.float64), 1.0)
     assert found.tolist() == pytest.approx([1 - 1 / (1 + math.e), 0.0, 0.0, 1 - math.e / (1 + math.e)])
     assert credibilities(torch.tensor([math.nan, 4.0], dtype=torch.float64), 1.0).tolist() == [0.0, 1.0]
+    part = Credibility(1.0)
+    state = after(part, results([0.5, 0.5, 0.5], [4, 4, 4], [1.0, 2.0, 3.0]), [0.5, 1.5, math.nan], clients=4)
+    assert state.losses.tolist() == pytest.approx([1.0, 2.0, math.inf, math.nan], nan_ok=True)
+    (quality,) = part.findings(state, {}, Payload())
+    assert isinstance(quality, EstimatedQuality)
+    assert quality.values.tolist() == [1.0, 0.0, 0.0, 0.5]
     known, received = Payload(Credibilities({0: 0.0})), {"w": torch.zeros(1)}
     sent = results([1.0], [4], [5.0])
     mean = CredibilityMean()

@@ -1,13 +1,14 @@
 """CDR's gradient transform: weights that matter little for the labels only decay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flnl.core.parts import GradientTransform
+from flnl.core.optimizer import SGD
+from flnl.core.parts import GradientTransform, Part, Setting
 from flnl.core.ranges import NonNegative, Share
 from flnl.core.step import Step
 from flnl.numerics.rounding import whole
@@ -18,13 +19,32 @@ class CriticalOnly(GradientTransform):
     """``(1 - τ) ∇`` for the ``⌊(1 - τ) m⌋`` weights of the largest ``|w ∇|``, 0 for the others (Xia et al. 2021).
 
     One threshold holds for all m entries of tensors with 2 or 4 dimensions, at every step; entries equal to it count as
-    critical. Biases and batch norm keep their gradients. Weight decay and momentum act afterwards, on every weight.
-    ``decay=sign`` replaces ``λ w`` by ``λ sign(w)`` for these weights, the paper's form, with λ = ``weight_decay``.
+    critical, but for zeros. Biases and batch norm keep their gradients. Weight decay and momentum act afterwards, on
+    every weight. ``decay=sign`` replaces ``λ w`` by ``λ sign(w)`` for these weights, the paper's form, with
+    λ = ``weight_decay``.
     """
 
     noise_rate: Share
     decay: Literal["l2", "sign"]
     weight_decay: NonNegative
+
+    def caution(self, setting: Setting) -> str | None:
+        """Nothing decays, so that weights without a gradient stay, and both forms of decay are the same."""
+        if setting.training.weight_decay:
+            return None
+        return "train.weight_decay=0: weights that are not critical do not decay, as they do in CDR (0.001 there)"
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why ``λ sign(w)`` cannot replace ``λ w``: it goes through the gradient of SGD."""
+        training = setting.training
+        if self.decay == "l2" or (
+            type(training.optimizer) is SGD and training.clip is None and training.weight_decay == self.weight_decay
+        ):
+            return None
+        return (
+            f"{setting.key}.decay=sign needs SGD without train.clip, and {setting.key}.weight_decay as the stage trains: "
+            f"{training.weight_decay:g}"
+        )
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         """The gradients by name."""
@@ -33,10 +53,12 @@ class CriticalOnly(GradientTransform):
             return gradients
         every = torch.cat([value.flatten() for value in values.values()])
         kept = critical(len(every), self.noise_rate)
+        if kept == len(every):
+            return gradients
         least = every.sort(descending=True).values[kept - 1] if kept else every.new_full((), torch.inf)
         changed = dict(gradients)
         for name, value in values.items():
-            changed[name] = torch.where(value >= least, (1 - self.noise_rate) * gradients[name], 0.0)
+            changed[name] = torch.where((value >= least) & (value > 0), (1 - self.noise_rate) * gradients[name], 0.0)
             if self.decay == "sign":
                 changed[name] = changed[name] + self.weight_decay * (step.params[name].sign() - step.params[name])
         return changed

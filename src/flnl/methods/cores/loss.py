@@ -1,7 +1,7 @@
 """CORES²'s objective: cross-entropy less its expectation over all labels, and a sieve."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,7 +13,7 @@ from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.payload import Payload
-from flnl.core.ranges import Count, NonNegative, PositiveCount
+from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
 from flnl.core.step import Step
 from flnl.core.stored import stored
 from flnl.numerics.losses import weighted_mean
@@ -31,6 +31,7 @@ class Sieved:
     """What the term keeps of a client."""
 
     left_out: Tensor  # bool [n], whether the sample was left out when it was last seen
+    held: Tensor  # int64 [n], the label that it had then
     prior: Tensor  # [K], the distribution of labels that the expectation is over
 
 
@@ -38,10 +39,11 @@ class Sieved:
 class Cores(LossTerm):
     """``ℓ(f(x), ỹ) - β Σ_c q_c ℓ(f(x), c)``, a mean over samples that pass the sieve (Cheng et al. 2021).
 
-    β is 0 for the first ``ramp_start`` rounds and rises over ``ramp_length`` rounds. From round ``sieve_from`` on, a
-    sample counts where ``ℓ(f(x), ỹ) ≤ mean_c ℓ(f(x), c)``; the mean is uniform, whatever q is. q is the distribution of
-    the client's labels, of those that passed the sieve when they were last seen, or uniform (``prior``). ``rescaled``
-    divides the loss by 1 + β, as the authors' program does the learning rate.
+    Rounds count from stage ``first_stage`` on. β is 0 for the first ``ramp_start`` rounds and rises over
+    ``ramp_length`` rounds. From round ``sieve_from`` on, a sample counts where ``ℓ(f(x), ỹ) ≤ mean_c ℓ(f(x), c)``; the
+    mean is uniform, whatever q is. q is the distribution of the client's labels, of those that passed the sieve when
+    they were last seen, or uniform (``prior``). ``rescaled`` divides the loss by 1 + β, as the authors' program does
+    the learning rate.
     """
 
     fits_labels: ClassVar[bool] = True
@@ -50,21 +52,25 @@ class Cores(LossTerm):
     ramp_start: Count
     ramp_length: PositiveCount
     sieve_from: Count
+    first_stage: StageNumber
     prior: Literal["own", "uniform"]
     rescaled: bool
 
     def begin(self, network: Model, task: ClientTask, state: Sieved | None) -> Sieved:
         """The client's labels, less those that were left out."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
-        left_out = torch.zeros(len(task.samples), dtype=torch.bool) if state is None else state.left_out.cpu()
-        counts = torch.bincount(task.labels.cpu()[~left_out], minlength=network.num_classes).double()
+        labels = task.labels.cpu()
+        left_out = torch.zeros(len(task.samples), dtype=torch.bool)
+        if state is not None:
+            left_out = state.left_out.cpu() & (state.held.cpu() == labels)
+        counts = torch.bincount(labels[~left_out], minlength=network.num_classes).double()
         if self.prior == "uniform" or not counts.sum():
             counts = torch.ones(network.num_classes, dtype=torch.float64)
-        return Sieved(left_out.to(like.device), (counts / counts.sum()).to(like))
+        return Sieved(left_out.to(like.device), labels.to(like.device), (counts / counts.sum()).to(like))
 
     def __call__(self, step: Step, state: Sieved) -> tuple[Tensor, Sieved]:
         """The mean loss of the samples that count, a scalar; 0 where none does."""
-        round = step.broadcast.round
+        round = step.broadcast.clock.since(self.first_stage)
         beta = ramped(self.beta, round, start=self.ramp_start, length=self.ramp_length)
         if beta:
             losses = cores_loss(step.logits, step.targets, state.prior, beta=beta, prob_floor=FLOOR)
@@ -77,7 +83,7 @@ class Cores(LossTerm):
         passed = plausible(step.logits.detach(), step.targets)
         counted = passed.to(losses) if step.weight is None else passed * step.weight
         left_out = state.left_out.index_copy(0, step.positions, ~passed)
-        return weighted_mean(losses, counted), Sieved(left_out, state.prior)
+        return weighted_mean(losses, counted), replace(state, left_out=left_out)
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Sieved) -> Sieved:
         """Which samples were left out."""
@@ -85,14 +91,14 @@ class Cores(LossTerm):
 
     def begins(self, lengths: Sequence[int]) -> int:
         """The first round with the sieve."""
-        return self.sieve_from
+        return sum(lengths[: self.first_stage - 1]) + self.sieve_from
 
     def caution(self, setting: Setting) -> str | None:
         """The sieve begins after the last round."""
-        rounds = sum(setting.lengths)
+        rounds = sum(setting.lengths[self.first_stage - 1 :])
         if self.sieve_from < rounds:
             return None
-        return f"{setting.key}.sieve_from={self.sieve_from}: the run has {rounds} rounds, so the sieve never begins"
+        return f"{setting.key}.sieve_from={self.sieve_from}: this loss has {rounds} rounds, so the sieve never begins"
 
     def findings(self, state: Any, clients: Any, known: Payload) -> tuple[Finding, ...]:
         """The samples that were left out when they were last seen."""

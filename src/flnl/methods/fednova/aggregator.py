@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator, Part, Setting
+from flnl.core.optimizer import SGD
+from flnl.core.parts import Aggregator, GradientTransform, Part, Setting
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.methods.fednova.exchange import LocalSteps, StepLengths
 from flnl.numerics.averaging import WeightedSum, divided, models_of, weighted_sum
+from flnl.parts.losses.proximal import Proximal
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,33 @@ class NormalisedMean(Aggregator[Normalised]):
         return True
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why the changes cannot be normalised: nobody sends what the steps add up to."""
-        told = any(isinstance(part, StepLengths) for part in stage)
-        return (
-            None if told else "FedNova's mean needs what clients' steps add up to; add method/exchange=[fednova_steps]"
-        )
+        """Why what the steps add up to is not known, not defined, or not what clients send."""
+        told = next((part for part in stage if isinstance(part, StepLengths)), None)
+        if told is None:
+            return "FedNova's mean needs what clients' steps add up to; add method/exchange=[fednova_steps]"
+        training = setting.training
+        if type(training.optimizer) is not SGD:
+            name = type(training.optimizer).__name__.lower()
+            return f"FedNova divides by what SGD's steps add up to; with train/optimizer={name} they have no such sum"
+        if any(isinstance(part, GradientTransform) and part.overrides("update") for part in stage):
+            return "FedNova divides by what SGD's steps add up to; a gradient transform that changes updates changes it"
+        if training.momentum != told.momentum:
+            return (
+                f"method.exchange.step_lengths.momentum={told.momentum:g}, but clients train with {training.momentum:g}"
+            )
+        if training.keep_momentum and told.momentum:
+            return "FedNova counts the steps of one visit; with train.keep_momentum=true they depend on those before"
+        pulls = [part for part in stage if isinstance(part, Proximal) and part.mu]
+        if any(pull.form != "squared_half" for pull in pulls):
+            return "FedNova's steps are those of a linear pull; choose form=squared_half for the proximal term"
+        mu = sum(pull.mu for pull in pulls)
+        if mu != told.mu:
+            return f"method.exchange.step_lengths.mu={told.mu:g}, but the proximal term has {mu:g}; set them alike"
+        if mu * training.lr >= 2:
+            return (
+                f"train.lr times mu is {mu * training.lr:g}: the proximal term diverges; both together must be below 2"
+            )
+        return None
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Normalised:
         """Sums over a few clients."""

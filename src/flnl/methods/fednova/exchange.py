@@ -1,19 +1,15 @@
 """FedNova's message: the length ‖a_k‖₁ of a client's steps, counted in gradients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Interval
-from torch import nn
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.optimizer import SGD
-from flnl.core.parts import Exchange, Part, Setting
+from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative
-from flnl.parts.losses.proximal import Proximal
 
 
 @dataclass(frozen=True)
@@ -34,21 +30,6 @@ class StepLengths(Exchange):
 
     momentum: Annotated[float, Interval(ge=0, lt=1)]  # that of the local optimiser
     mu: NonNegative  # that of the local objective's proximal term, μ/2 ‖θ - θ_t‖²; 0 without one
-
-    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why ‖a_k‖₁ is not defined, or not the one that is computed here."""
-        training = setting.training
-        if type(training.optimizer) is not SGD:
-            name = type(training.optimizer).__name__.lower()
-            return f"FedNova divides by what SGD's steps add up to; with train/optimizer={name} they have no such sum"
-        for term in stage:
-            if isinstance(term, Proximal) and term.mu != self.mu:
-                return f"{setting.key}.mu={self.mu:g}, but the proximal term has mu={term.mu:g}; set the same value"
-        if training.momentum != self.momentum:
-            return f"{setting.key}.momentum={self.momentum:g}, but clients train with momentum {training.momentum:g}"
-        if training.keep_momentum and self.momentum:
-            return "FedNova counts the steps of one visit; with train.keep_momentum=true they depend on those before"
-        return None
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The length of this visit's steps."""

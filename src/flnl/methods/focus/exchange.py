@@ -37,7 +37,7 @@ class Credibilities:
 class CredibilityState:
     """The server's state."""
 
-    losses: Tensor  # float64 [N], each client's last E_k; NaN before its first training
+    losses: Tensor  # float64 [N], each client's last E_k; inf without a finite loss, NaN before its first training
     round: Mapping[int, float]  # C_k of the last round's clients
 
 
@@ -80,7 +80,7 @@ class Credibility(Exchange):
         clients = list(found)
         losses = torch.tensor([found[client] for client in clients], dtype=torch.float64)
         kept = state.losses.clone()
-        kept[clients] = losses
+        kept[clients] = losses.where(losses.isfinite(), torch.inf)
         return CredibilityState(kept, dict(zip(clients, credibilities(losses, self.alpha).tolist(), strict=True)))
 
     def known(self, state: CredibilityState) -> tuple[Any, ...]:
@@ -90,13 +90,17 @@ class Credibility(Exchange):
     def findings(
         self, state: CredibilityState, clients: Mapping[int, ClientState], known: Payload
     ) -> tuple[Finding, ...]:
-        """-E_k scaled to [0, 1] once clients have trained; a client that has not has the mean of the others."""
+        """-E_k scaled to [0, 1] once clients have trained; a client that has not has the mean of the others.
+
+        One whose model had no finite loss has 0.
+        """
         seen = state.losses.isfinite()
         if not bool(seen.any()):
             return ()
         scaled = torch.from_numpy(quality(-state.losses[seen].numpy()))
         values = torch.full_like(state.losses, float(scaled.mean()))
         values[seen] = scaled
+        values[state.losses.isposinf()] = 0.0
         return (EstimatedQuality(values, {"mutual_loss": state.losses}),)
 
 
