@@ -42,7 +42,7 @@ class CriticalOnly(GradientTransform):
         ):
             return None
         return (
-            f"{setting.key}.decay=sign needs SGD without train.clip, and {setting.key}.weight_decay as the stage trains: "
+            f"{setting.key}.decay=sign needs SGD without train.clip, and the stage's weight_decay: "
             f"{training.weight_decay:g}"
         )
 
