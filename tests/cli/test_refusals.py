@@ -36,6 +36,8 @@ MISTAKES = {
     "method=fedavg rounds=-1": "rounds",
     "method=fedavg rounds=3.0": "rounds",
     "method=fedavg rounds=0": "rounds",
+    "method=fedavg rounds=999999999999999999": "rounds",
+    "method=fedcorr method.T2=99999999999": "method.T2",
     "eval.validation=1": "eval.validation",
     "eval.every=0": "eval.every",
     "train.lr=0": "train.lr",

@@ -31,7 +31,7 @@ from flnl.config.written import source, texts
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD
-from flnl.core.ranges import Count
+from flnl.core.ranges import Length
 from flnl.core.run_logger import Logger
 from flnl.core.training import Training
 
@@ -389,8 +389,8 @@ def _refuse_unread(cfg: DictConfig) -> None:
 
 Name = Annotated[str, MinLen(1)]
 STAGE_VALUES: Mapping[str, Any] = {
-    "rounds": Count,
-    "passes": Count,
+    "rounds": Length,
+    "passes": Length,
     "restart": bool,
     "silent": list[str],
 }

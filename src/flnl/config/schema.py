@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval, MinLen
 from pydantic import AfterValidator
 
-from flnl.core.ranges import Count, Neutral, NonNegative, PathText, PositiveCount, PositiveShare, Seed
+from flnl.core.ranges import Length, Neutral, NonNegative, PathText, PositiveCount, PositiveShare, Seed
 from flnl.core.training import Training
 
 
@@ -87,7 +87,7 @@ class Root:
     memory_format: Literal["auto", "contiguous", "channels_last"]
     client_memory: NonNegative
     centralized: Annotated[bool, Neutral(False)]
-    rounds: Count
+    rounds: Length
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
     products: bool

@@ -22,6 +22,9 @@ NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Interval(ge=0, lt=2**63)]
 """A count; may be zero."""
 
+Length = Annotated[int, Interval(ge=0, le=10**6)]
+"""A number of rounds or of passes over the clients; what a run plans for each round fits into memory."""
+
 PositiveCount = Annotated[int, Interval(ge=1, lt=2**63)]
 
 
