@@ -34,7 +34,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
     ("group", "first"),
     [
         ("noise", "noise=asymmetric"),
-        ("method", "method=arfl"),
+        ("method", "method=apl"),
         ("method/local", "method/local=co_teaching"),
         ("batch", "method/batch=dividemix_co_divide"),
         ("experiment", "experiment=comparison/digits_dirichlet"),

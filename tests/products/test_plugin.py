@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEARCH = "hydra.searchpath=[pkg://my_parts.conf]"
 EVERYTHING = (
     "method=balanced",
-    "method/aggregator=trimmed_mean",
+    "method/aggregator=inner_mean",
     "method/sampler=in_turn",
     "dataset=stripes",
     "dataset.train_size=160",
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("plugin")
 def ran(folder: Path, *words: str) -> Any:
     words = (*words, f"output={folder}", f"cache={folder.parent}")
     outcome = train(compose.load([SEARCH, *words]), list(words))
-    return torch.load(folder / "model.pt", weights_only=True)["weights"], outcome.record
+    return torch.load(folder / "model.pt", weights_only=True)["weights"], outcome.record.raw
 
 
 def test_all_parts_run_together_and_resume_to_the_bit(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_all_parts_run_together_and_resume_to_the_bit(tmp_path: Path) -> None:
     resumed, _ = ran(tmp_path / "parts", *words, f"resume={tmp_path / 'parts'}")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     said = str(record["stages"])
-    for part in ("InTurn", "logit_adjustment(strength=1.0)", "class_prior", "TrimmedMean(share=0.1)"):
+    for part in ("InTurn", "logit_adjustment(strength=1.0)", "class_prior", "InnerMean(share=0.1)"):
         assert part in said
     assert record["classes"] == ["horizontal", "vertical", "falling", "rising"]
     assert 0.1 < record["metrics"]["noise_given"] < 0.4
@@ -99,13 +99,13 @@ def test_the_loss_of_a_certain_prediction_has_a_finite_gradient() -> None:
     torch.testing.assert_close(logits.grad, torch.zeros(2, 3))
 
 
-def test_the_trimmed_mean_is_scipys() -> None:
-    from my_parts.aggregator import TrimmedMean
+def test_the_inner_mean_is_scipys() -> None:
+    from my_parts.aggregator import InnerMean
 
     rng = np.random.default_rng(2)
     models = [{"w": torch.from_numpy(rng.normal(size=(2, 3))), "n": torch.tensor(k)} for k in range(7)]
     results: list[Any] = [SimpleNamespace(params=model) for model in models]
-    part = TrimmedMean(share=0.3)
+    part = InnerMean(share=0.3)
     blocks = [part.block(models[0], results[:5], Payload()), part.block(models[0], results[5:], Payload())]
     combined = part.combine(models[0], blocks, Payload()).params
     np.testing.assert_allclose(combined["w"], trim_mean(np.stack([model["w"] for model in models]), 0.3))

@@ -347,6 +347,8 @@ def test_the_registry_has_every_method_and_every_selectable_part() -> None:
         assert {w.removeprefix("method=") for e in entries for w in e.words if w.startswith("method=")} == methods
     used = " ".join(word for entry in REGISTRY for word in entry.words)
     used += "".join(path.read_text() for path in (CONF / "method" / "stages").glob("*.yaml"))
+    chosen = "".join(path.read_text() for path in (CONF / "method").glob("*.yaml"))
+    used += "".join(re.findall(r"  - override .*\n", chosen))
     for slot in ("batch", "local", "aggregator", "server", "sampler", "gradient"):
         for path in (CONF / "method" / slot).glob("*.yaml"):
             default = path.stem in ("plain", "cross_entropy", "mean", "replace", "uniform", "none")

@@ -1,4 +1,4 @@
-"""The coordinate-wise trimmed mean."""
+"""The coordinate-wise mean of the inner values."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from flnl.numerics.rounding import whole
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Aggregator[list[Params]]):
+class InnerMean(Aggregator[list[Params]]):
     """In every coordinate, the mean without the ``⌊β m⌋`` smallest and largest of m values (Yin et al., ICML 2018).
 
     Integer buffers take the maximum. All models of a cohort are in memory at once.
@@ -27,7 +27,7 @@ class TrimmedMean(Aggregator[list[Params]]):
         return [result.params for result in results if result.params is not None]
 
     def combine(self, params: Params, values: Iterable[list[Params]], known: Payload) -> Combined:
-        """The trimmed mean; ``params`` itself if there are no models."""
+        """The mean; ``params`` itself if there are no models."""
         models = [model for block in values for model in block]
         if not models:
             return Combined(params)

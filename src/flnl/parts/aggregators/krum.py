@@ -14,6 +14,7 @@ from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import PositiveCount
+from flnl.numerics.rounding import whole
 from flnl.parts.aggregators.models import Models, entries, weighted_mean
 
 
@@ -49,7 +50,7 @@ class Krum(Aggregator[Models]):
         if not blocks:
             return Combined(params)
         clients = [client for block in blocks for client in block.clients]
-        faulty = max(0, min(int(self.faulty * len(clients) + 1e-9), (len(clients) - 3) // 2))
+        faulty = max(0, min(whole(self.faulty * len(clients)), (len(clients) - 3) // 2))
         order = scores(squared_distances(params, blocks), faulty).sort(stable=True).indices.tolist()
         kept = {*order[: self.chosen or max(1, len(clients) - faulty)]}
         samples = [n for block in blocks for n in block.samples]

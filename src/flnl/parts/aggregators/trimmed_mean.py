@@ -1,6 +1,5 @@
 """The coordinate-wise trimmed mean of the clients' models."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,6 +11,7 @@ from torch import Tensor
 from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
+from flnl.numerics.rounding import whole
 from flnl.parts.aggregators.models import Models, by_columns
 
 
@@ -33,17 +33,8 @@ class TrimmedMean(Aggregator[Models]):
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The trimmed mean; ``params`` itself if there are no contributions."""
         blocks = list(values)
-        cut = trimmed(self.share, sum(len(block.clients) for block in blocks))
+        cut = whole(self.share * sum(len(block.clients) for block in blocks))
         return Combined(by_columns(params, blocks, lambda sent: _mean(sent, cut)), facts={"trimmed": 2.0 * cut})
-
-
-def trimmed(share: float, clients: int) -> int:
-    """How many of ``clients`` values are left out at either end.
-
-    >>> trimmed(0.2, 10), trimmed(0.3, 10), trimmed(0.1, 5)
-    (2, 3, 0)
-    """
-    return math.floor(share * clients + 1e-9)  # 0.3 times 10 is 3, also where its float is below
 
 
 def _mean(values: Tensor, cut: int) -> Tensor:
