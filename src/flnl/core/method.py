@@ -318,8 +318,9 @@ class Method:
             for place, part in stage.acting():
                 yield part, Setting(sizes, lengths, stage.training(training), stage.key(place)), stage
         active = {name for stage in self.stages for name in stage.exchange}
-        for name in self.exchange.keys() - active:
-            yield self.exchange[name], Setting(sizes, lengths, training, f"method.exchange.{name}"), None
+        for name, exchange in self.exchange.items():
+            if name not in active:
+                yield exchange, Setting(sizes, lengths, training, f"method.exchange.{name}"), None
 
     def _parts(self) -> list[tuple[str, Part]]:
         """Every part with its key: those of each stage, and all exchanges, also those that are silent."""
