@@ -53,7 +53,7 @@ def test_a_key_of_the_choice_that_is_made() -> None:
     assert kappa.stands_for == "method.corrector.kappa"
     assert kappa.comment == dict(beside(Path(__file__).parents[2] / "conf/method/corrector/fedcorr.yaml"))["kappa"]
     (rounds,) = meanings("method.stages.finetune.rounds", ["method=fedcorr", "method.T2=7"])
-    assert (rounds.value, rounds.allowed) == ("7", "a whole number, 0 or more")
+    assert (rounds.value, rounds.allowed) == ("7", "a whole number from 0 to 1,000,000")
     assert not meanings("noise.eta")
 
 
@@ -91,7 +91,7 @@ def test_what_is_no_name_of_a_key_is_refused_in_words(
 
 def test_a_section_has_a_line_for_each_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(monkeypatch, capsys, "method", "method=fedcorr").splitlines()
-    assert lines[0].startswith("method.T1=8  a whole number, 0 or more  iterations")
+    assert lines[0].startswith("method.T1=8  a whole number from 0 to 1,000,000  iterations")
     keys = [line.partition("=")[0] for line in lines]
     assert len(set(keys)) == len(keys)
     assert "method.corrector.kappa" not in keys, "its short key is explained"

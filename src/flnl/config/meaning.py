@@ -153,7 +153,7 @@ def _number(kind: Any, bounds: Sequence[Any]) -> str:
                 limits[name] = value
     what = "a whole number" if kind is int else "a number"
     if {"ge", "le"} <= limits.keys():
-        return f"{what} from {limits['ge']:g} to {limits['le']:g}"
+        return f"{what} from {limits['ge']:g} to {limits['le']:,.10g}"
     words = {"gt": "above {:g}", "ge": "{:g} or more", "le": "at most {:g}", "lt": "below {:g}"}
     told = [words[name].format(limits[name]) for name in ("gt", "ge", "lt", "le") if name in limits]
     return f"{what}{',' if told and told[0][0].isdigit() else ''} {', '.join(told)}".rstrip()
