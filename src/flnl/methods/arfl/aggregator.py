@@ -6,19 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.messages import Combined
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import Positive, Share
 from flnl.methods.arfl.residuals import judged
-from flnl.parts.aggregators.models import Models, entries, weighted_mean
+from flnl.parts.aggregators.models import Models, OfModels, entries, weighted_mean
 
 ENTRIES = 2**21
 """Number of entries, over all clients, to judge at once, which keeps memory small compared with the models."""
 
 
 @dataclass(frozen=True)
-class ResidualReweighting(Aggregator[Models]):
+class ResidualReweighting(OfModels):
     """``Σ_i W_i ŵ_i`` with ``W_i ∝ (conf_i / max conf)²``, of client i's corrected model ŵ_i (Fu et al. 2019).
 
     For each parameter, a repeated-median line is fitted through the clients' values in ascending order. A value's
@@ -35,10 +34,6 @@ class ResidualReweighting(Aggregator[Models]):
     lam: Positive
     delta: Share
     distance_buffers: bool
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The weighted mean of the corrected models; ``params`` itself if there are no contributions."""

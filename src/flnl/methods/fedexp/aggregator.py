@@ -9,6 +9,7 @@ from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import NonNegative
 from flnl.numerics.averaging import WeightedSum, divided, models_of, weighted_sum
+from flnl.numerics.distance import squared_move
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Extrapolated(Aggregator[Moved]):
         """Weighted sums over a few clients."""
         weights = [float(r.num_samples) if self.by_samples else 1.0 for r in results]
         models = models_of(results)
-        squares = sum(w * squared_change(params, model) for w, model in zip(weights, models, strict=True))
+        squares = sum(w * _squared_change(params, model) for w, model in zip(weights, models, strict=True))
         return Moved(weighted_sum(params, models, weights), squares, len(results))
 
     def combine(self, params: Params, values: Iterable[Moved], known: Payload) -> Combined:
@@ -53,7 +54,7 @@ class Extrapolated(Aggregator[Moved]):
         if not total:
             return Combined(params)
         epsilon = self.epsilon * (sum(block.clients for block in blocks) if self.epsilon_by == "client" else 1)
-        below = 2 * (squared_change(params, mean) + epsilon)
+        below = 2 * (_squared_change(params, mean) + epsilon)
         squares = sum(block.squares for block in blocks) / total
         eta = max(1.0, squares / below) if below else 1.0  # nobody has moved, or all ways cancel and epsilon is 0
         if eta == 1:
@@ -67,10 +68,6 @@ class Extrapolated(Aggregator[Moved]):
         return Combined(further, facts={"eta_g": eta})
 
 
-def squared_change(params: Params, model: Params) -> float:
+def _squared_change(params: Params, model: Params) -> float:
     """``‖θ - θ_t‖²`` over the parameters, in float64."""
-    return sum(
-        float((model[name].double() - received.double()).square().sum())
-        for name, received in params.items()
-        if is_learned(name, received)
-    )
+    return squared_move(params, model, [name for name, p in params.items() if is_learned(name, p)])

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.messages import Combined
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import NonNegative, Positive, PositiveCount
 from flnl.parts.aggregators.median import median
-from flnl.parts.aggregators.models import Models, entries, weighted_mean
+from flnl.parts.aggregators.models import Models, OfModels, entries, weighted_mean
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Aggregator[Models]):
+class GeometricMedian(OfModels):
     """The model with the least weighted sum of distances to the clients' models (RFA, Pillutla et al. 2022).
 
     Smoothed Weiszfeld steps from the mean, or from the coordinate-wise median: ``β_k = α_k / max(ν, ‖z - Δ_k‖)``,
@@ -44,10 +43,6 @@ class GeometricMedian(Aggregator[Models]):
     def by_samples(self) -> bool:
         """Under ``weights=samples``."""
         return self.weights == "samples"
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The geometric median; ``params`` itself if there are no contributions."""

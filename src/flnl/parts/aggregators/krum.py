@@ -10,16 +10,15 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.messages import Combined
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import PositiveCount
 from flnl.numerics.rounding import whole
-from flnl.parts.aggregators.models import Models, entries, weighted_mean
+from flnl.parts.aggregators.models import Models, OfModels, entries, weighted_mean
 
 
 @dataclass(frozen=True)
-class Krum(Aggregator[Models]):
+class Krum(OfModels):
     """The model, or the mean of the ``chosen`` models, nearest to most others (Blanchard et al. 2017).
 
     Of n clients, ``f = ⌊faulty · n⌋`` are taken to be faulty, at most ``⌊(n - 3) / 2⌋``, for which the paper asks
@@ -39,10 +38,6 @@ class Krum(Aggregator[Models]):
     def by_samples(self) -> bool:
         """Under ``weights=samples``."""
         return self.weights == "samples"
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The mean of the chosen models; ``params`` itself if there are no contributions."""

@@ -1,20 +1,19 @@
 """The coordinate-wise median of the clients' models."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.messages import Combined
 from flnl.core.payload import Params, Payload
-from flnl.parts.aggregators.models import Models, by_columns
+from flnl.parts.aggregators.models import Models, OfModels, by_columns
 
 
 @dataclass(frozen=True)
-class Median(Aggregator[Models]):
+class Median(OfModels):
     """The coordinate-wise median (Yin et al. 2018).
 
     Of the values y_1 ≤ … ≤ y_m of m clients it takes the middle one, or the mean of the two middle ones if m is even.
@@ -28,10 +27,6 @@ class Median(Aggregator[Models]):
     def by_samples(self) -> bool:
         """Under ``weights=samples``."""
         return self.weights == "samples"
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The median; ``params`` itself if there are no contributions."""

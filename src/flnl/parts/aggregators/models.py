@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from flnl.core.messages import ClientResult
-from flnl.core.payload import Params
+from flnl.core.parts import Aggregator
+from flnl.core.payload import Params, Payload
 from flnl.numerics.averaging import divided, models_of, weighted_sum
 
 
@@ -31,6 +32,14 @@ class Models:
             [r.num_samples for r in results],
             {name: torch.stack([model[name] for model in models]) for name in names},
         )
+
+
+class OfModels(Aggregator[Models]):
+    """Base class of aggregators to which all models of a cohort are sent."""
+
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
+        """The models of a few clients."""
+        return Models.of(results)
 
 
 def weighted_mean(params: Params, blocks: Sequence[Models], weights: Sequence[float]) -> Params:

@@ -1,6 +1,6 @@
 """The coordinate-wise trimmed mean of the clients' models."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -8,15 +8,14 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.messages import Combined
 from flnl.core.payload import Params, Payload
 from flnl.numerics.rounding import whole
-from flnl.parts.aggregators.models import Models, by_columns
+from flnl.parts.aggregators.models import Models, OfModels, by_columns
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Aggregator[Models]):
+class TrimmedMean(OfModels):
     """The coordinate-wise trimmed mean (Yin et al. 2018).
 
     Of the values of m clients, the ``⌊share · m⌋`` smallest and as many of the largest are left out, and the mean of
@@ -25,10 +24,6 @@ class TrimmedMean(Aggregator[Models]):
     """
 
     share: Annotated[float, Interval(ge=0, lt=0.5)]
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The trimmed mean; ``params`` itself if there are no contributions."""
