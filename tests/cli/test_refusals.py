@@ -301,6 +301,21 @@ def test_lists_have_ones_own_options(word: str, search: tuple[str, ...], own: Pa
     assert re.search(r"\nmethod: .*, mine\b", shown)
 
 
+@pytest.mark.parametrize("search", [("--config-dir", "own"), ("hydra.searchpath=[own]",)], ids=str)
+def test_a_file_of_ones_own_with_the_name_of_one_of_ours_is_refused(
+    search: tuple[str, ...], own: Path, command: Command
+) -> None:
+    """Hydra would read ours; an equal copy does no harm."""
+    copy = own / "method" / "fedprox.yaml"
+    copy.write_bytes((CONF / "method" / "fedprox.yaml").read_bytes())
+    assert command(*search, *TINY, "method=fedprox", "--cfg", "job").code == 0
+    copy.write_text(copy.read_text() + "# mine\n")
+    for words in (("method=fedprox",), ("method=fedavg",)):
+        said = command(*search, *TINY, *words)
+        assert said.code == 2
+        assert "fedprox.yaml has the name of a file of flnl, which would be taken; rename yours" in said.err
+
+
 @pytest.mark.parametrize(
     ("written", "code", "told"),
     [

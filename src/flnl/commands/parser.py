@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from flnl.config.folders import refuse_shadowed
 from flnl.core.errors import UserError
 
 
@@ -58,4 +59,8 @@ def _folder(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is not a folder")
+    try:
+        refuse_shadowed(path)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--config-dir: ")) from None
     return path

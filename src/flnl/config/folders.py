@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from flnl.config.quoting import quoted
+from flnl.core.errors import UserError
 from flnl.core.importing import import_own
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -33,6 +34,18 @@ def search_path(folders: Sequence[Path]) -> list[str]:
     """The override that adds ``folders`` to Hydra's search path; none for no folders."""
     places = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
     return [f"{SEARCH_PATH}=[{places}]"] if folders else []
+
+
+def refuse_shadowed(folder: Path) -> None:
+    """Refuse a folder of the user's with a file that Hydra would not read: it searches ``conf/`` first.
+
+    Raises:
+        UserError: naming the file. Equal copies of files in ``conf/`` are taken.
+    """
+    for file in sorted(folder.rglob("*.yaml")):
+        ours = CONF / file.relative_to(folder)
+        if ours.is_file() and ours.read_bytes() != file.read_bytes():
+            raise UserError(f"--config-dir: {file} has the name of a file of flnl, which would be taken; rename yours")
 
 
 def added_by(overrides: Sequence[str]) -> list[Path]:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from flnl.config.compose import load, options
 from flnl.config.explain import no_such_key, searched
-from flnl.config.folders import CONF
+from flnl.config.folders import CONF, refuse_shadowed
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import SEVERAL, not_an_option
 from flnl.config.identity import flatten
@@ -48,6 +48,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
     overrides = _parsed(arguments)
     places = searched(arguments)
     _check_base(get_args_parser().parse_known_args(list(arguments))[0], places)
+    for folder in places:
+        refuse_shadowed(folder)
     for override in overrides:
         key = override.key_or_group
         if not key:

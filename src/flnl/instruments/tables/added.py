@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flnl.config.folders import CONF, SEARCH_PATH, search_path
+from flnl.config.folders import SEARCH_PATH, refuse_shadowed, search_path
 from flnl.config.override_text import key_of, value_of
 from flnl.core.errors import UserError
 from flnl.instruments.tables.load import check_keys
@@ -79,9 +79,7 @@ def check_folder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder}: give a folder with the layout of conf/")
-    for file in sorted(folder.rglob("*.yaml")):
-        if (CONF / file.relative_to(folder)).exists():
-            raise UserError(f"--config-dir: {file} has the name of a file of flnl, which would be taken; rename yours")
+    refuse_shadowed(folder)
 
 
 def check_settings(row: Row, column: Column) -> None:
