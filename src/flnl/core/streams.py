@@ -41,7 +41,7 @@ class OfEngine(StrEnum):
 
 OF_FEDERATION = frozenset(
     {
-        *("partition", "validation", "benchmark", "initialisation"),
+        *("partition", "validation", "benchmark", "initialisation", "train_sample"),
         *("noise", "noise.rate", "noise.matrix", "noise.projection"),
     }
 )

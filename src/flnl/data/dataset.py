@@ -34,6 +34,7 @@ class Dataset(ReadDataset):
     given: Labels | None = None  # [N]
     clients: Indices | None = None  # [N], a natural client's number for each sample
     client_names: tuple[str, ...] | None = None  # [K], what these clients are called; None: by their numbers
+    test_clients: Indices | None = None  # [M], a test sample's natural client, -1: none of them; None: unknown
     ids: Sequence[str] | None = None  # [N], a sample's name or path; None: its position
     fingerprint: str = ""  # sha256 of labels and images; with ``dataset.fingerprint=names``, of paths and sizes instead
     names_fingerprint: str | None = None  # sha256 of labels, paths and sizes of files; None if there are no files

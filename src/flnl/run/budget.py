@@ -11,7 +11,8 @@ from flnl.numerics.cohort import cohort_size
 
 def dataset_name(dataset: Mapping[str, Any]) -> str:
     """The data set's name, with its size if only a part of it is used."""
-    sizes = [f"{name}={dataset[name]}" for name in ("train_size", "test_size") if dataset.get(name) is not None]
+    parts = ("train_size", "train_sample", "test_size", "test_writers")
+    sizes = [f"{name}={dataset[name]}" for name in parts if dataset.get(name) is not None]
     return " ".join([str(dataset["name"]), *sizes])
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
+from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.label_file import some
 from flnl.data.images import Store
-from flnl.data.owners import Owners
+from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
@@ -32,13 +33,17 @@ def assemble(
     given: Labels | None = None,
     owners: Owners | None = None,
     ids: Sequence[str] | None = None,
+    test_owners: Indices | None = None,
     train_size: int | None,
+    train_sample: int | None = None,
     test_size: int | None,
 ) -> Dataset:
     """Build the data set, reduced to ``train_size`` and ``test_size`` samples if these are set (see ``balanced``).
 
+    With ``train_sample``, samples are drawn from the whole training set, by the same rule, the same for every seed.
+
     A reduced training set has ids: ``ids``, or else positions in the full set, so that label files for the full set can
-    still be aligned.
+    still be aligned. ``test_owners`` is ``Dataset.test_clients`` of the whole test set.
 
     Raises:
         UserError: if there are fewer samples than requested.
@@ -49,14 +54,25 @@ def assemble(
         raise ValueError("a data set needs given labels or the truth")
     _tell_of_lacking(classes, labels, f"dataset.name={name}: no training sample", "models cannot learn")
     _tell_of_lacking(classes, test_labels, f"dataset.name={name}: no test sample", "the test accuracy leaves out")
-    if train_size is not None:
-        keep = balanced(labels, train_size, "dataset.train_size")
+    if train_size is not None and train_sample is not None:
+        raise UserError(
+            f"dataset.train_size={train_size} and dataset.train_sample={train_sample}: set one, the first or drawn ones"
+        )
+    if train_size is not None or train_sample is not None:
+        keep = (
+            balanced(labels, train_size, "dataset.train_size")
+            if train_size is not None
+            else drawn(labels, train_sample or 0, "dataset.train_sample")
+        )
+        if owners is not None and train_size is not None:
+            _tell_of_lost(owners, keep, train_size)
         train = train.take(keep)
         truth, given, clients = (None if array is None else array[keep] for array in (truth, given, clients))
         ids = tuple(str(i) if ids is None else ids[i] for i in keep.tolist())
     if test_size is not None:
         keep = balanced(test_labels, test_size, "dataset.test_size")
         test, test_labels = test.take(keep), test_labels[keep]
+        test_owners = None if test_owners is None else test_owners[keep]
     arrays = (truth, given, clients, test_labels)
     names = train.digest_of_names(), test.digest_of_names()
     return Dataset(
@@ -70,10 +86,24 @@ def assemble(
         given=given,
         clients=clients,
         client_names=None if owners is None else owners.names,
+        test_clients=test_owners,
         ids=ids,
         fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
         names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),
     )
+
+
+def refuse_first_of_groups(train_size: int | None) -> None:
+    """Refuse to take the first samples of a data set that lie in order of its groups: whole groups would be lost.
+
+    Raises:
+        UserError: if a size is set.
+    """
+    if train_size is not None:
+        raise UserError(
+            f"dataset.train_size={train_size} takes the first samples of each class, and so the first writers' alone: "
+            "set partition.choose to draw some writers, or dataset.train_sample to draw samples of all"
+        )
 
 
 def _tell_of_lacking(classes: Sequence[str], labels: Labels, there_is: str, so: str) -> None:
@@ -81,6 +111,18 @@ def _tell_of_lacking(classes: Sequence[str], labels: Labels, there_is: str, so: 
     count = np.bincount(labels, minlength=len(classes))
     if lacking := [name for name, n in zip(classes, count, strict=True) if not n]:
         log.warning("%s is of %s, which %s", there_is, some(lacking), so)
+
+
+def _tell_of_lost(owners: Owners, keep: Indices, train_size: int) -> None:
+    """Log how many of the data set's clients have none of the samples that are kept."""
+    before, after = (np.unique(number[number != LEFT_OUT]).size for number in (owners.number, owners.number[keep]))
+    if after < before:
+        log.warning(
+            "dataset.train_size=%d takes the first samples of each class: %d of the data set's %d clients have none",
+            train_size,
+            before - after,
+            before,
+        )
 
 
 def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> str:
@@ -107,3 +149,13 @@ def balanced(labels: Labels, size: int, key: str) -> Indices:
     rank = np.empty(len(labels), np.int64)  # a sample's position within its class
     rank[order] = np.arange(len(labels)) - first
     return np.sort(np.lexsort((labels, rank))[:size]).astype(np.int64)
+
+
+def drawn(labels: Labels, size: int, key: str) -> Indices:
+    """The positions of ``size`` samples, ascending: any of every class, as evenly as possible.
+
+    Raises:
+        UserError: if there are fewer than ``size``.
+    """
+    order = stream(0, "train_sample").permutation(len(labels))
+    return np.sort(order[balanced(labels[order], size, key)]).astype(np.int64)

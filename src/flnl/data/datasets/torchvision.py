@@ -7,6 +7,8 @@ that they name.
 
 from __future__ import annotations
 
+import hashlib
+import lzma
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +22,13 @@ from torch import Tensor
 
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
-from flnl.core.ranges import FromFiles, PathText, Positive, PositiveCount
+from flnl.core.ranges import FromFiles, Neutral, PathText, Positive, PositiveCount
 from flnl.data.array_pickle import read_array_pickle
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble
+from flnl.data.datasets.assemble import assemble, refuse_first_of_groups
 from flnl.data.datasets.download import Access, Published, expand, provide
 from flnl.data.images import TensorImages
+from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.transforms import Transform
 
 DIGITS = tuple("0123456789")
@@ -94,11 +97,24 @@ class Mnist:
     timeout: Positive  # seconds
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+    # Records of earlier versions lack the keys that follow.
+    train_sample: Annotated[PositiveCount | None, Neutral(None)] = None
+    groups: Annotated[Literal["writers"] | None, Neutral(None)] = None
 
     def __call__(self) -> Dataset:
-        """Load the data set; the labels are the truth."""
+        """Load the data set; the labels are the truth.
+
+        Raises:
+            UserError: if files are missing or not the published ones, or there are no such groups.
+        """
         from torchvision import datasets
 
+        if self.groups is not None:
+            if self.name != "mnist":
+                raise UserError(
+                    f"dataset.groups={self.groups}: {self.name} comes without writers; dataset=mnist has some"
+                )
+            refuse_first_of_groups(self.train_size)
         kind: Any = datasets.MNIST if self.name == "mnist" else datasets.FashionMNIST
         root = expand(self.root)
         folder = root / kind.__name__ / "raw"
@@ -114,6 +130,7 @@ class Mnist:
             reader: Any = type(kind.__name__, (kind,), {"_check_legacy_exist": lambda _: False})
             sets = [reader(root, train=flag) for flag in (True, False)]
             splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
+        owners = None if self.groups is None else _writers(folder / TRAIN_LABELS)
         normalization = ((0.1307,), (0.3081,)) if self.name == "mnist" else ((0.2860,), (0.3530,))
         return assemble(
             name=self.name,
@@ -123,7 +140,11 @@ class Mnist:
             test_labels=splits[1][1],
             transform=Transform((28, 28), *normalization),
             truth=splits[0][1],
+            owners=owners,
+            # The test images are of other people.
+            test_owners=None if owners is None else np.full(len(splits[1][1]), LEFT_OUT, np.int64),
             train_size=self.train_size,
+            train_sample=self.train_sample,
             test_size=self.test_size,
         )
 
@@ -171,13 +192,38 @@ class Svhn:
         )
 
 
+TRAIN_LABELS = "train-labels-idx1-ubyte"
 MNIST_CONTENTS = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    TRAIN_LABELS: "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 """MD5 of the unpacked files of MNIST."""
+
+
+WRITERS = Path(__file__).with_name("mnist_writers.u16.xz")
+"""The writer of each of MNIST's training images, uint16 [60000], little endian: 539 people by NIST's numbers, up to
+2349. From the labels of QMNIST (Yadav and Bottou, 2019), whose licence is BSD."""
+
+
+def _writers(labels: Path) -> Owners:
+    """The writers of MNIST's training images, by the order of the published file of labels.
+
+    Raises:
+        UserError: if it is another file, so that images may be in another order.
+    """
+    with labels.open("rb") as file:
+        if (
+            hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            != MNIST_CONTENTS[TRAIN_LABELS]
+        ):
+            raise UserError(
+                "dataset.groups=writers names the writers of MNIST's 60,000 training images in the published order, and"
+                f" {labels} is not the published file"
+            )
+    numbers = np.frombuffer(lzma.decompress(WRITERS.read_bytes()), "<u2")
+    return Owners.of([*map(str, numbers.tolist())], "dataset.groups=writers")
 
 
 @contextmanager

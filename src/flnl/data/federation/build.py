@@ -339,7 +339,13 @@ def _cache_file(
         parts[name] = [type(part).__qualname__, asdict(part), files.get(name)]  # type: ignore[call-overload]
     here = Path(__file__).parents[1]
     code = [
-        *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),
+        *(
+            Path(__file__),
+            here / "partition.py",
+            here / "natural.py",
+            Path(streams.__file__),
+            Path(label_flips.__file__),
+        ),
         Path(rounding.__file__),
         *(here / "owner_file.py", here / "owners.py"),  # read partition.path, with the next three
         *(Path(csv_lines.__file__), Path(spreadsheet.__file__), Path(written_names.__file__)),

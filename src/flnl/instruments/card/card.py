@@ -47,6 +47,14 @@ def wrong_shares(federation: Federation) -> list[float | None] | None:
     return [float(wrong[index].mean()) if len(index) else None for index in federation.clients]
 
 
+def tested_of_clients(federation: Federation) -> float | None:
+    """The share of test samples of those natural clients, as writers, who have training samples; None: unknown."""
+    data = federation.dataset
+    if data.clients is None or data.test_clients is None or not len(federation.tested):
+        return None
+    return float(np.isin(data.test_clients[federation.tested], data.clients[federation.held]).mean())
+
+
 def card(federation: Federation) -> Card:
     """The card as plain values, ready for JSON."""
     sizes = np.array([len(index) for index in federation.clients])
@@ -80,6 +88,8 @@ def card(federation: Federation) -> Card:
         "noise": None if T is None else 1 - float(np.trace(T)) / max(1, int(T.sum())),
         "nominal": None if nominal is None else float(np.average(nominal, weights=sizes if sizes.sum() else None)),
         "transition": None if T is None else T.tolist(),
+        "test": len(federation.tested),
+        "tested_of_clients": tested_of_clients(federation),
         "fingerprint": federation.fingerprint,
         "per_client": clients,
     }
@@ -152,6 +162,9 @@ def _summary(card: Card) -> _Table:
         rows.append(("clients without samples", _listed(empty)))
     if card["unallocated"]:
         rows.append(("classes of no client", _listed([card["classes"][c] for c in card["unallocated"]])))
+    if (share := card["tested_of_clients"]) is not None:
+        among = {0.0: "none", 1.0: "all"}.get(share, _percent(share))
+        rows.append(("test samples", f"{card['test']:,}, {among} of groups that are trained on"))
     if card["noise"] is not None:
         rows.append(("labels that are wrong", _percent(card["noise"])))
     if card["nominal"] is not None:
