@@ -29,6 +29,11 @@ COMMANDS = {
     "figures": ("flnl.commands.figures", "RUN_DIR ...", "redraw the figures of runs from their records"),
     "tables": ("flnl.commands.tables", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
     "tune": ("flnl.commands.tune", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
+    "benchmark": (
+        "flnl.commands.benchmark",
+        "list|run|render ...",
+        "all methods on equal terms: tasks, entries, the page",
+    ),
     "doctor": ("flnl.commands.doctor", "", "check this machine and its GPU; time training"),
     "audit": ("flnl.commands.audit", "RUN_DIR ...", "rank a run's labels by how likely they are wrong"),
     "predict": ("flnl.commands.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),

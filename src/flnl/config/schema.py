@@ -99,7 +99,7 @@ class Root:
     wandb: Wandb
 
 
-NO_GROUPS = ("table", "scale", "doctor")
+NO_GROUPS = ("table", "scale", "doctor", "benchmark")
 """Folders of ``conf/`` that say nothing of a single run: the tables and the doctor read them."""
 
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")

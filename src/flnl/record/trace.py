@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flnl.record.run import RunRecord
 
 ORIGINS, FEDERATIONS = "origins", "federations"
 """The lists of a file to which its runs refer by number, so that each value is written once."""
+COSTS = ("participations", "training_passes", "forward_passes", "bytes", "cpu_time_s", "wall_time_s", "peak_memory")
+"""What a trace keeps of a record's costs, by their names there; docs/running.md says what each is."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Trace:
     origins: Sequence[Origin]  # different ones, in order: several if the run was resumed elsewhere
     drawn: Drawn
     metrics: Mapping[str, float]  # all of the record
+    costs: Mapping[str, float] = field(default_factory=dict, compare=False)  # of ``COSTS``; earlier versions kept none
+    given: Sequence[str] = ()  # what the method had besides its clients' data: "noise rate", "clean samples"
 
     @classmethod
     def of(cls, record: RunRecord) -> Trace:
@@ -54,7 +58,10 @@ class Trace:
             if origin not in origins:
                 origins.append(origin)
         numbers = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
-        return cls(origins, Drawn(record.data or "", record.federation or ""), numbers)
+        costs = {name: value for name in COSTS if (value := getattr(record, name)) is not None}
+        given = {"noise rate": record.given, "clean samples": record.clean_samples}
+        had = [name for name, value in given.items() if value]
+        return cls(origins, Drawn(record.data or "", record.federation or ""), numbers, costs, had)
 
 
 def compact(text: dict[str, Any]) -> None:
@@ -74,7 +81,7 @@ def compact(text: dict[str, Any]) -> None:
             row["traces"][seed] = {
                 ORIGINS: [number(ORIGINS, origin) for origin in trace["origins"]],
                 "federation": number(FEDERATIONS, trace["drawn"]),
-                "metrics": trace["metrics"],
+                **{name: trace[name] for name in ("metrics", "costs", "given") if trace[name] or name == "metrics"},
             }
     text |= {name: values for name, values in shared.items() if values}
 

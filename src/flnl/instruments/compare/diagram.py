@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import scikit_posthocs
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
+from pandas import DataFrame
 
 from flnl.figures.style import INK
 from flnl.instruments.compare.ranking import Ranking, S
@@ -15,17 +18,28 @@ BAR = 2.5
 
 
 def draw(ranking: Ranking[S], made: str) -> Figure:
-    """The critical-difference diagram: methods at their mean ranks, best on the left, bars join insignificant ones.
+    """The diagram of Nemenyi's test.
 
     Args:
         ranking: with a test.
         made: of what, for the caption: the figure may be copied out of its page.
     """
-    ranks = ranking.mean_ranks
     same = scikit_posthocs.posthoc_nemenyi_friedman(ranking.ranks)
     same.index = same.columns = list(ranking.methods)
     if not ranking.significant:
         same.loc[:, :] = 1.0
+    return diagram(ranking.mean_ranks, same, f"{len(ranking.settings)} settings{made}", ranking.critical_difference)
+
+
+def diagram(ranks: Mapping[str, float], same: DataFrame, caption: str, difference: float | None = None) -> Figure:
+    """Methods at their mean ranks, best on the left; bars join those that a test does not tell apart.
+
+    Args:
+        ranks: mean ranks, the best first.
+        same: p-values of each pair of methods; those above 0.05 are joined.
+        caption: below the diagram.
+        difference: the critical difference, drawn as a length; None if the test has none.
+    """
     figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
     axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))
     scikit_posthocs.critical_difference_diagram(
@@ -44,16 +58,15 @@ def draw(ranking: Ranking[S], made: str) -> Figure:
     for bar in axes.get_lines():  # their ends come from a set, whose order differs between processes
         if bar.get_linewidth() == BAR:
             bar.set_xdata(np.sort(np.asarray(bar.get_xdata(), float)))
-    above = axes.get_xaxis_transform()
-    axes.plot([1, 1 + ranking.critical_difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
-    for end in (1, 1 + ranking.critical_difference):
-        axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
-    label = f"  CD = {ranking.critical_difference:.2f}"
-    axes.text(1 + ranking.critical_difference, 1.16, label, va="center", fontsize=9, color=INK, transform=above)
+    if difference is not None:
+        above = axes.get_xaxis_transform()
+        axes.plot([1, 1 + difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
+        for end in (1, 1 + difference):
+            axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
+        axes.text(1 + difference, 1.16, f"  CD = {difference:.2f}", va="center", fontsize=9, color=INK, transform=above)
     axes.xaxis.set_major_locator(FixedLocator(range(1, len(ranks) + 1)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda rank, _: f"{rank:.0f}"))
     axes.tick_params(colors=INK, labelsize=9)
     axes.spines["top"].set_color(INK)
-    caption = f"{len(ranking.settings)} settings{made}"
     figure.text(0.5, 0.03, caption, ha="center", fontsize=8, color=INK)
     return figure

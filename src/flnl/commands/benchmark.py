@@ -1,0 +1,202 @@
+"""The benchmark: every method at equal budgets, tuned alike, on tasks that tell methods apart.
+
+    flnl benchmark list
+    flnl benchmark run KEY=VALUE ... [--name NAME] [--tasks NAME,NAME | --tier S] [--config-dir DIR] [-- OVERRIDE ...]
+    flnl benchmark render
+
+``run`` makes the entry of a method, or adds to it what it lacks: the learning rate is chosen by held-out noisy labels
+under the tuning seeds, then run under the seeds of the scores.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from flnl.commands import guard
+from flnl.commands.parser import Parser, add_config_dir
+from flnl.config.override_text import key_of, value_of
+from flnl.console.extras import install
+from flnl.console.terminal import print_line
+from flnl.console.words import counted
+from flnl.core.errors import UserError
+from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark.definition import TIERS, Benchmark
+from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES
+from flnl.storage.output_file import check_folder, save_output
+
+PAGE = "README.md"
+EQUAL = ("experiment", "seed", "dataset", "partition", "noise", "model", "protocol", "rounds", "fraction", "eval")
+"""Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""
+
+
+def parser() -> Parser:
+    """The command's arguments."""
+    arguments = Parser(
+        prog="flnl benchmark",
+        description="Every method at equal budgets, tuned alike, on tasks that tell methods apart. docs/benchmark.md "
+        "has the rules, results/benchmark the results.",
+        epilog="Runs lie in multirun/tune by their keys; the same command goes on where it was stopped. After -- come "
+        "overrides of how runs are launched: hydra.launcher.n_jobs=4, executor=stacked, device=cpu.",
+        allow_abbrev=False,
+    )
+    arguments.add_argument(
+        "verb",
+        choices=("list", "run", "render"),
+        help="list: the tasks and who has entered; run: what an entry lacks; render: the page",
+    )
+    arguments.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        help="of run: what is entered, as in method=fedcorr "
+        f"or method=fedcorr,flr; {CEILING} is FedAvg on right labels, the ceiling",
+    )
+    arguments.add_argument("--name", metavar="NAME", help="of the entry; by default that of the method")
+    arguments.add_argument("--tasks", metavar="NAME,NAME", help="these tasks alone")
+    arguments.add_argument(
+        "--tier", choices=tuple(TIERS), help="; ".join(f"{tier}: {of}" for tier, of in TIERS.items())
+    )
+    arguments.add_argument("--version", metavar="VERSION", help="of the benchmark; by default the newest")
+    arguments.add_argument(
+        "--results", metavar="FOLDER", type=Path, default=RESULTS, help="by default results/benchmark"
+    )
+    add_config_dir(arguments)
+    return arguments
+
+
+def benchmark(arguments: Sequence[str]) -> None:
+    """Do what the first argument says.
+
+    Raises:
+        UserError: for what the user can mend.
+    """
+    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    launching = list(arguments[len(before) + 1 :])
+    options = parser().parse_intermixed_args(before)
+    version = definition.load(options.version)
+    if options.verb != "run" and (options.overrides or launching or options.name):
+        raise UserError(f"flnl benchmark {options.verb} takes no overrides and no --name; run does")
+    if options.verb == "list":
+        show(version, options.results)
+    elif options.verb == "run":
+        run(version, options, launching)
+    else:
+        render(version, options.results)
+
+
+def show(version: Benchmark, results: Path) -> None:
+    """Print the tasks, and which entries have scores of how many."""
+    print_line(f"benchmark {version.version}: {version.grid} by held-out noisy labels; seeds {_listed(version.seeds)}")
+    width = max(map(len, version.tasks))
+    for task in version.tasks.values():
+        print_line(f"  {task.name:{width}}  {task.tier}  {task.title}")
+    found = [*entries.entries(version, results)]
+    for entry in found:
+        there = sum(entry.score(version, task) is not None for task in version.tasks.values())
+        print_line(f"{entry.name}: {there} of {len(version.tasks)} tasks{', withdrawn' if entry.withdrawn else ''}")
+    if not found:
+        print_line(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
+
+
+def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> None:
+    """Make or complete entries.
+
+    Raises:
+        UserError: if the command does not say which, or a run fails.
+    """
+    from flnl.commands.tune import tune
+
+    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    failed = []
+    for name, overrides, ceiling in _asked(options):
+        folder = entries.folder_of(version, name, options.results)
+        check_folder(f"--results {options.results}", folder)
+        experiments = [task.ceiling if ceiling else task.override for task in tasks if not (ceiling and task.clean)]
+        if not experiments:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
+        try:
+            tune(
+                [
+                    *overrides,
+                    f"experiment={','.join(experiments)}",
+                    version.grid,
+                    *("--each", "method", "--each", "experiment"),
+                    *("--measure", "validation", "--share", str(version.share)),
+                    *("--seeds", _listed(version.tuning_seeds), "--margin", str(version.margin)),
+                    *("--report", _listed(version.seeds)),
+                    *("--out", str(folder / SCORES), "--add", "--skip", "chosen"),
+                    *(part for place in options.config_dir for part in ("--config-dir", str(place))),
+                    *(("--", *launching) if launching else ()),
+                ]
+            )
+        except UserError as error:  # the next entry may be whole
+            failed.append(f"{name}: {error}")
+            print_line(failed[-1], to=sys.stderr)
+    if failed:
+        raise UserError(f"not whole: {'; '.join(failed)}")
+
+
+def _asked(options: Namespace) -> list[tuple[str, list[str], bool]]:
+    """What is entered: name, overrides, and whether it is the ceiling."""
+    overrides = list(options.overrides)
+    if overrides == [CEILING]:
+        return [(CEILING, [f"method={FEDAVG}"], True)]
+    chosen = [one for one in overrides if key_of(one) == "method"]
+    if len(chosen) != 1:
+        raise UserError("flnl benchmark run needs a method: flnl benchmark run method=fedcorr")
+    for one in overrides:
+        if re.split(r"[./]", key_of(one))[0] in EQUAL or key_of(one) == "train.lr":
+            raise UserError(
+                f"{one}: {key_of(one)} is the benchmark's, equal for all entries; set what is the method's own"
+            )
+    methods = value_of(chosen[0]).split(",")
+    others = [one for one in overrides if one is not chosen[0]]
+    if options.name is not None and len(methods) > 1:
+        raise UserError(f"--name {options.name} names one entry, and there are {len(methods)} methods")
+    if others and options.name is None:
+        raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
+    return [(options.name or method, [f"method={method}", *others], False) for method in methods]
+
+
+def render(version: Benchmark, results: Path) -> None:
+    """Write the page and its figures.
+
+    Raises:
+        UserError: if there is no entry, or a library is missing.
+    """
+    for needed in ("jinja2", "scikit_posthocs"):
+        if find_spec(needed) is None:
+            raise UserError(f"flnl benchmark render needs {needed}: {install('tables')}")
+    from flnl.instruments.benchmark.page import Page
+
+    found = [*entries.entries(version, results)]
+    if not found:
+        raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
+    folder = results / version.version
+    page = Page(version, found, folder)
+    if len(page.standing.scores) > 1:
+        for name, figure in (("ranks.png", page.diagram()), ("cost.png", page.cost_figure())):
+            figure.savefig(folder / name, dpi=150)
+            print_line(str(folder / name))
+    save_output(str(folder / PAGE), folder / PAGE, page.markdown().encode())
+    print_line(str(folder / PAGE))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def main() -> None:
+    """Entry point of ``flnl benchmark``."""
+    guard.guarded(lambda: benchmark(sys.argv[1:]), name="flnl benchmark", overrides=False)
+
+
+if __name__ == "__main__":
+    main()

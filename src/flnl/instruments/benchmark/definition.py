@@ -1,0 +1,88 @@
+"""A version of the benchmark, as ``conf/benchmark/VERSION.yaml`` defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, Literal
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from flnl.config.folders import CONF
+from flnl.console.suggestions import instead
+from flnl.core.errors import UserError
+
+FOLDER = CONF / "benchmark"
+TIERS = {"S": "a minute of a core a run", "M": "ten minutes of a core a run", "L": "a GPU"}
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Task:
+    """A federation and its noise: ``experiment=benchmark/NAME``."""
+
+    name: str
+    title: str
+    tier: Literal["S", "M", "L"] = "S"
+    clean: bool = False  # its labels are right: a method must not harm
+
+    @property
+    def override(self) -> str:
+        """The override that chooses it."""
+        return f"benchmark/{self.name}"
+
+    @property
+    def ceiling(self) -> str:
+        """The override that chooses the same federation with right labels."""
+        return self.override if self.clean else f"benchmark/clean/{self.name}"
+
+
+@dataclass(frozen=True, config=STRICT)
+class Benchmark:
+    """What all entries of a version have in common."""
+
+    version: str
+    grid: str  # an axis of ``flnl tune``
+    tuning_seeds: tuple[int, ...]
+    share: float  # of each client's samples, held out
+    margin: float  # a rate so far behind after a tuning seed is dropped
+    seeds: tuple[int, ...]
+    level: float
+    points: float  # between means, in percentage points
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+
+    def chosen(self, names: Sequence[str] = (), tier: str | None = None) -> list[Task]:
+        """The tasks with these names, or all of a tier, or all.
+
+        Raises:
+            UserError: if there is no such task.
+        """
+        for name in names:
+            if name not in self.tasks:
+                raise UserError(f"tasks={name}: there is no such task; {instead(name, [*self.tasks])}")
+        return [task for task in self.tasks.values() if (not names or task.name in names) and tier in (None, task.tier)]
+
+
+def versions() -> list[str]:
+    """The versions, the newest last."""
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def load(version: str | None = None) -> Benchmark:
+    """A version; by default the newest.
+
+    Raises:
+        UserError: if there is no such version, or its file is damaged.
+    """
+    known = versions()
+    name = known[-1] if version is None else version
+    if name not in known:
+        raise UserError(f"version={name}: there is no such version; {instead(name, known)}")
+    held: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    try:
+        held["tasks"] = {task: {"name": task, **values} for task, values in held["tasks"].items()}
+        return TypeAdapter(Benchmark).validate_python({"version": name, **held})
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise UserError(f"{FOLDER / name}.yaml is no benchmark ({str(error).splitlines()[0]})") from None

@@ -1,0 +1,108 @@
+"""Entries: a folder for each method, with what chose its learning rate and its scores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+
+from flnl.config.folders import CONF
+from flnl.core.errors import UserError
+from flnl.instruments.benchmark.definition import Benchmark, Task
+from flnl.record.trace import Trace
+from flnl.record.tuned import Study, Tuned
+
+RESULTS = CONF.parent / "results" / "benchmark"
+SCORES = "scores.json"
+ABOUT = "about.md"
+WITHDRAWN = "withdrawn.md"
+"""Its text says why an entry counts no more; the row stays."""
+MEASURE = "mean_last_10"
+FEDAVG, CEILING = "fedavg", "clean_labels"
+"""The entry to which the others are compared, and that of FedAvg on right labels, which takes no part."""
+NAME = re.compile(r"[a-z0-9][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one method reached in one task, by seed."""
+
+    accuracy: Mapping[int, float]  # m10, in percent
+    rate: str  # what was chosen, as in "train.lr=0.03"
+    traces: Mapping[int, Trace]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return fmean(self.accuracy.values())
+
+    def cost(self, name: str) -> float | None:
+        """The mean of one of ``flnl.record.trace.COSTS`` over seeds; None if a run has none."""
+        found = [trace.costs.get(name) for trace in self.traces.values()]
+        numbers = [value for value in found if value is not None]
+        return fmean(numbers) if numbers and len(numbers) == len(self.accuracy) else None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method's folder."""
+
+    name: str
+    folder: Path
+    tuned: Tuned
+
+    @property
+    def withdrawn(self) -> str | None:
+        """Why it counts no more; None if it does."""
+        file = self.folder / WITHDRAWN
+        return file.read_text(encoding="utf-8").strip() if file.exists() else None
+
+    @cached_property
+    def studies(self) -> Mapping[str, Study]:
+        """By experiment."""
+        return {study.each["experiment"]: study for study in self.tuned.studies}
+
+    def score(self, benchmark: Benchmark, task: Task) -> Score | None:
+        """Its score in a task; None if a seed lacks one."""
+        study = self.studies.get(task.ceiling if self.name == CEILING else task.override)
+        if study is None or study.chosen is None or study.reported is None:
+            return None
+        held = study.reported.scores[MEASURE]
+        accuracy = {seed: 100 * value for seed in benchmark.seeds if (value := held.get(seed)) is not None}
+        if len(accuracy) < len(benchmark.seeds):
+            return None
+        rate = ", ".join(f"{key}={value}" for key, value in study.chosen.values.items())
+        return Score(accuracy, rate, study.reported.traces)
+
+    @property
+    def given(self) -> list[str]:
+        """What the method had besides its clients' data."""
+        traces = [t for study in self.studies.values() if study.reported for t in study.reported.traces.values()]
+        return sorted({name for trace in traces for name in trace.given})
+
+
+def folder_of(benchmark: Benchmark, name: str, results: Path = RESULTS) -> Path:
+    """The folder of an entry.
+
+    Raises:
+        UserError: if the name cannot be that of an entry.
+    """
+    if not NAME.fullmatch(name):
+        raise UserError(f"name={name}: an entry's name has small letters, digits and _, and begins with no _")
+    return results / benchmark.version / name
+
+
+def entries(benchmark: Benchmark, results: Path = RESULTS) -> Iterator[Entry]:
+    """All entries of a version, by name.
+
+    Raises:
+        UserError: if a file of scores is damaged, or was made by other rules.
+    """
+    for file in sorted((results / benchmark.version).glob(f"*/{SCORES}")):
+        tuned = Tuned.load(file)
+        if tuned.measure != "validation" or tuple(tuned.seeds) != benchmark.tuning_seeds:
+            raise UserError(f"{file} was not made by the rules of version {benchmark.version}")
+        yield Entry(file.parent.name, file.parent, tuned)

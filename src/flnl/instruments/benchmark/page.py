@@ -1,0 +1,243 @@
+"""The benchmark's page: Markdown and two figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from flnl.config.folders import CONF
+from flnl.console.markdown import grid, literal
+from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
+from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
+from flnl.instruments.benchmark.standing import Standing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes", "CPU": "cpu_time_s"}
+"""Columns, and the cost in a trace that each compares."""
+CARDS = CONF.parent / "docs" / "methods"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the entries of a version say."""
+
+    benchmark: Benchmark
+    entries: Sequence[Entry]
+    folder: Path  # where it will lie, for its links
+
+    @cached_property
+    def scores(self) -> Mapping[str, Mapping[str, Score]]:
+        """By entry and task."""
+        return {
+            entry.name: {t.name: s for t in self.benchmark.tasks.values() if (s := entry.score(self.benchmark, t))}
+            for entry in self.entries
+        }
+
+    @cached_property
+    def noisy(self) -> list[Task]:
+        """The tasks that are ranked: those for which an entry has a score."""
+        tasks = (task for task in self.benchmark.tasks.values() if not task.clean)
+        return [task for task in tasks if any(task.name in of for of in self.scores.values())]
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Of the entries that are whole and not withdrawn."""
+        whole = {
+            entry.name: self.scores[entry.name]
+            for entry in self.entries
+            if entry.name != CEILING and entry.withdrawn is None and not self.lacking(entry)
+        }
+        return Standing(self.benchmark, self.noisy, whole)
+
+    def lacking(self, entry: Entry) -> list[str]:
+        """The ranked tasks of which an entry has no score."""
+        return [task.name for task in self.noisy if task.name not in self.scores[entry.name]]
+
+    # ------------------------------------------------------------------------------------------------------------ text
+
+    def markdown(self) -> str:
+        """The page."""
+        loader = jinja2.FileSystemLoader(Path(__file__).parent)
+        environment = jinja2.Environment(
+            loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        unfinished = [
+            f"{entry.name} ({', '.join(lacking)})"
+            for entry in self.entries
+            if (lacking := self.lacking(entry)) and entry.name != CEILING
+        ]
+        text = environment.get_template("page.md.j2").render(
+            benchmark=self.benchmark,
+            seeds=", ".join(map(str, self.benchmark.seeds)),
+            docs=self._link(CONF.parent / "docs" / "benchmark.md"),
+            ranking=self._ranking(),
+            harm=bool(self._clean),
+            unfinished="; ".join(unfinished),
+            ranks=len(self.standing.scores) > 1,
+            costs=self._costs(),
+            cost_figure=len(self.standing.scores) > 1,
+            machines=", ".join(self._machines()) or "not recorded",
+            tasks=[(task, self._of_task(task)) for task in self.benchmark.tasks.values() if self._has(task)],
+            tiers=TIERS,
+        )
+        return text.rstrip() + "\n"
+
+    def _ranking(self) -> str:
+        places, ranks, intervals = self.standing.places, self.standing.mean_ranks, self.standing.intervals
+        order = sorted(ranks, key=lambda name: (places[name], ranks[name]))
+        rows = []
+        for name in order:
+            low, high = intervals[name]
+            rows.append([str(places[name]), self._named(name), f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"])
+        others = [entry.name for entry in self.entries if entry.withdrawn is not None]
+        for name in [*others, *([CEILING] if CEILING in self.scores else [])]:
+            order.append(name)
+            rows.append(["", self._named(name), ""])
+        for name, row in zip(order, rows, strict=True):
+            row += [_spread(self.scores[name].get(task.name)) for task in self.noisy]
+            row += [self._harm(name) for _ in self._clean]
+        heading = ["place", "entry", "rank", *(task.name for task in self.noisy), *("harm" for _ in self._clean)]
+        return grid([heading, ["---:", "---", *["---:"] * (len(heading) - 2)], *rows])
+
+    def _costs(self) -> str:
+        by_name = {entry.name: entry for entry in self.entries}
+        rows = []
+        for name in self.standing.mean_ranks:
+            cells = [("" if (x := self.cost(name, cost)) is None else f"{x:.2f}") for cost in COSTS.values()]
+            rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
+        heading = ["entry", *COSTS, "given"]
+        return grid([heading, ["---", *["---:"] * len(COSTS), "---"], *rows])
+
+    def _of_task(self, task: Task) -> str:
+        ceiling = self.scores.get(CEILING, {}).get(task.name)
+        fedavg = self.scores.get(FEDAVG, {}).get(task.name)
+        found = {n: of[task.name] for n, of in self.scores.items() if task.name in of and n != CEILING}
+        rows = []
+        for name, score in sorted(found.items(), key=lambda item: -item[1].mean):
+            beside = "" if fedavg is None or name == FEDAVG else f"{score.mean - fedavg.mean:+.1f}".replace("-", "−")
+            rows.append([self._named(name), _spread(score), beside, literal(score.rate)])
+        if ceiling is not None and not task.clean:
+            rows.insert(0, ["FedAvg on right labels", _spread(ceiling), "", literal(ceiling.rate)])
+        return grid([["entry", "accuracy, %", "beside FedAvg", "chosen"], ["---", "---:", "---:", "---"], *rows])
+
+    # --------------------------------------------------------------------------------------------------------- figures
+
+    def diagram(self) -> Figure:
+        """The critical-difference diagram: mean ranks, and bars over those that are not told apart."""
+        from pandas import DataFrame
+
+        from flnl.instruments.compare.diagram import diagram
+
+        ranks = self.standing.mean_ranks
+        same = DataFrame(1.0, index=[*ranks], columns=[*ranks])
+        for (one, other), p in self.standing.better.items():
+            same.loc[one, other] = same.loc[other, one] = p
+        tasks = f"{len(self.noisy)} tasks, {len(self.benchmark.seeds)} seeds"
+        return diagram(ranks, same, f"benchmark {self.benchmark.version}, {tasks}")
+
+    def cost_figure(self) -> Figure:
+        """Mean accuracy over the noisy tasks against processor time beside FedAvg's."""
+        from matplotlib.figure import Figure
+
+        from flnl.figures.style import CLEAN, INK, bare
+
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        axes = figure.subplots()
+        points = [
+            (cost, fmean(self.scores[name][task.name].mean for task in self.noisy), name)
+            for name in self.standing.mean_ranks
+            if (cost := self.cost(name, COSTS["CPU"])) is not None
+        ]
+        if points:
+            costs, means, _ = zip(*points, strict=True)
+            axes.scatter(costs, means, s=16, color=CLEAN)
+            for cost, mean, name in points:
+                axes.annotate(name, (cost, mean), (4, 2), textcoords="offset points", fontsize=7, color=INK)
+            axes.set_xscale("log")
+        if (ceiling := self.scores.get(CEILING)) and all(task.name in ceiling for task in self.noisy):
+            level = fmean(ceiling[task.name].mean for task in self.noisy)
+            axes.axhline(level, color=INK, lw=0.8, ls="--")
+            axes.annotate(
+                "FedAvg on right labels",
+                (1, level),
+                (-4, 3),
+                textcoords="offset points",
+                fontsize=7,
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                color=INK,
+            )
+        axes.set_xlabel("processor time, times FedAvg's")
+        axes.set_ylabel("mean accuracy over the noisy tasks, %")
+        bare(axes)
+        return figure
+
+    # --------------------------------------------------------------------------------------------------------- numbers
+
+    def cost(self, name: str, cost: str) -> float | None:
+        """Times FedAvg's, mean over the noisy tasks; None if one lacks it."""
+        ratios = []
+        for task in self.noisy:
+            own, base = (self.scores.get(one, {}).get(task.name) for one in (name, FEDAVG))
+            if own is None or base is None:
+                return None
+            mine, theirs = own.cost(cost), base.cost(cost)
+            if mine is None or theirs is None:
+                return None
+            ratios.append(mine / theirs if theirs else 1.0 + (mine > 0) * float("inf") if mine else 1.0)
+        return fmean(ratios) if ratios else None
+
+    @property
+    def _clean(self) -> list[Task]:
+        return [task for task in self.benchmark.tasks.values() if task.clean and self._has(task)]
+
+    def _harm(self, name: str) -> str:
+        found = []
+        for task in self._clean:
+            own, base = (self.scores.get(one, {}).get(task.name) for one in (name, FEDAVG))
+            if own is None or base is None or name == CEILING:
+                return ""
+            found.append(own.mean - base.mean)
+        return f"{fmean(found):+.1f}".replace("-", "−")
+
+    def _has(self, task: Task) -> bool:
+        return any(task.name in of for of in self.scores.values())
+
+    def _named(self, name: str) -> str:
+        entry = next(entry for entry in self.entries if entry.name == name)
+        if name == CEILING:
+            return "*clean labels*"
+        card = CARDS / f"{name}.md"
+        about = entry.folder / "about.md"
+        page = about if about.exists() else card if card.exists() else None
+        text = literal(name) if page is None else f"[{literal(name)}]({self._link(page)})"
+        return text if entry.withdrawn is None else f"~~{text}~~ ({literal(' '.join(entry.withdrawn.split()))})"
+
+    def _link(self, file: Path) -> str:
+        return Path(os.path.relpath(file, self.folder)).as_posix()
+
+    def _machines(self) -> list[str]:
+        traces = (
+            trace
+            for entry in self.entries
+            for study in entry.tuned.studies
+            if study.reported is not None
+            for trace in study.reported.traces.values()
+        )
+        return sorted({origin.machine for trace in traces for origin in trace.origins if origin.machine})
+
+
+def _spread(score: Score | None) -> str:
+    if score is None:
+        return ""
+    numbers = [*score.accuracy.values()]
+    return f"{fmean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")

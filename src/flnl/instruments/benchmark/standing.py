@@ -1,0 +1,86 @@
+"""Who is better than whom, over all tasks and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from flnl.instruments.benchmark.definition import Benchmark, Task
+from flnl.instruments.benchmark.entries import Score
+from flnl.instruments.compare.significance import Paired, holm
+
+RESAMPLES = 2000
+INTERVAL = 0.95
+
+Ranked = Mapping[str, Mapping[str, Score]]
+"""By entry, by task."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The entries that have a score in each of some tasks, and how they compare there."""
+
+    benchmark: Benchmark
+    tasks: Sequence[Task]
+    scores: Ranked
+
+    @cached_property
+    def mean_ranks(self) -> dict[str, float]:
+        """The mean over tasks of an entry's rank by mean accuracy, 1 for the best; the best entry first."""
+        means = _ranks(self._held.mean(2)).mean(1)
+        return dict(sorted(zip(self.scores, map(float, means), strict=True), key=lambda item: (item[1], item[0])))
+
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Bootstrap intervals (95 %) of the mean ranks: tasks are drawn again, and within each its seeds."""
+        random, drawn = np.random.default_rng(0), []
+        tasks, seeds = self._held.shape[1:]
+        for _ in range(RESAMPLES):
+            columns = [
+                self._held[:, int(task), random.integers(seeds, size=seeds)].mean(1)
+                for task in np.atleast_1d(random.integers(tasks, size=tasks))
+            ]
+            drawn.append(_ranks(np.stack(columns, 1)).mean(1))
+        ends = np.quantile(np.stack(drawn), [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
+        return {name: (float(low), float(high)) for name, low, high in zip(self.scores, *ends, strict=True)}
+
+    @cached_property
+    def better(self) -> dict[tuple[str, str], float]:
+        """Pairs of which the first is better, with their p-values: Wilcoxon over tasks and seeds, Holm over pairs."""
+        pairs = [*combinations(self.scores, 2)]
+        paired = [Paired.of(self._flat(one), self._flat(other)) for one, other in pairs]
+        found = {}
+        for (one, other), test, p in zip(pairs, paired, holm([each.wilcoxon for each in paired]), strict=True):
+            mean = test.mean or 0.0
+            if p is not None and p < self.benchmark.level and abs(mean) >= self.benchmark.points:
+                found[(one, other) if mean > 0 else (other, one)] = p
+        return found
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """An entry's place: one more than the number of entries that are better."""
+        return {name: 1 + sum(worse == name for _, worse in self.better) for name in self.mean_ranks}
+
+    @cached_property
+    def _held(self) -> NDArray[np.float64]:
+        """Accuracies in percent, [entries, tasks, seeds]."""
+        seeds = self.benchmark.seeds
+        held = [
+            [[of[task.name].accuracy[seed] for seed in seeds] for task in self.tasks] for of in self.scores.values()
+        ]
+        return np.array(held, dtype=float).reshape(len(self.scores), len(self.tasks), len(seeds))
+
+    def _flat(self, name: str) -> dict[tuple[str, int], float]:
+        of = self.scores[name]
+        return {(task.name, seed): of[task.name].accuracy[seed] for task in self.tasks for seed in self.benchmark.seeds}
+
+
+def _ranks(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks within each task, 1 for the best, ties at their mean rank; of and in [entries, tasks]."""
+    return np.asarray(rankdata(-means, axis=0))

@@ -1,0 +1,173 @@
+"""The benchmark: the rules of a version, who is better than whom, the page of some entries, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flnl.commands.benchmark import benchmark as command
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark.definition import Benchmark, Task
+from flnl.instruments.benchmark.entries import CEILING, SCORES, Score
+from flnl.instruments.benchmark.page import Page
+from flnl.instruments.benchmark.standing import Standing
+from flnl.record.trace import Drawn, Origin, Trace
+from flnl.record.tuned import Reported, Study, Trial, Tuned
+
+SEEDS = (1, 2, 3, 4, 5)
+TASKS = {name: Task(name, f"Task {name}", clean=name == "calm") for name in ("one", "two", "calm")}
+RULES = Benchmark("t", "train.lr=0.1,1", (101,), 0.1, 0.05, SEEDS, 0.01, 0.5, TASKS)
+NOISY = [TASKS["one"], TASKS["two"]]
+
+
+def scores(of: Mapping[str, Sequence[float]]) -> dict[str, Score]:
+    """By task, of accuracies by seed."""
+    return {task: Score(dict(zip(SEEDS, values, strict=True)), "train.lr=1", {}) for task, values in of.items()}
+
+
+def standing(**entered: Mapping[str, Sequence[float]]) -> Standing:
+    return Standing(RULES, NOISY, {name: scores(of) for name, of in entered.items()})
+
+
+def flat(value: float) -> list[float]:
+    return [value] * 5
+
+
+def test_ranks_are_means_over_tasks_with_ties_shared() -> None:
+    found = standing(
+        a={"one": flat(90), "two": flat(80)}, b={"one": flat(80), "two": flat(80)}, c={"one": flat(70), "two": flat(90)}
+    )
+    # one: 1, 2, 3; two: 2.5, 2.5, 1
+    assert found.mean_ranks == {"a": 1.75, "c": 2.0, "b": 2.25}
+
+
+def test_better_needs_a_small_p_and_half_a_point_and_others_share_a_place() -> None:
+    """Ten differences of one sign have p = 2 / 1024 = 0.00195; of three pairs Holm's third of 0.01 is above it."""
+    rising = {"one": [90.0, 91, 92, 93, 94], "two": [80.0, 81, 82, 83, 84]}
+    lower = {task: [value - 2 for value in values] for task, values in rising.items()}
+    hardly = {task: [value - 0.4 for value in values] for task, values in rising.items()}
+    found = standing(a=rising, b=hardly, c=lower)
+    assert {*found.better} == {("a", "c"), ("b", "c")}, "a is 0.4 points above b, in every pair"
+    assert found.better["a", "c"] == pytest.approx(3 * 2 / 1024)
+    assert found.places == {"a": 1, "b": 1, "c": 3}
+
+
+def test_better_is_not_shown_by_four_of_five_seeds() -> None:
+    mixed = {"one": [90.0, 90, 90, 90, 70], "two": [90.0, 90, 90, 90, 70]}
+    assert not standing(a=mixed, b={"one": flat(80), "two": flat(80)}).better
+
+
+def test_intervals_hold_the_mean_rank_and_are_points_without_spread() -> None:
+    sure = standing(a={"one": flat(90), "two": flat(90)}, b={"one": flat(80), "two": flat(80)})
+    assert sure.intervals == {"a": (1.0, 1.0), "b": (2.0, 2.0)}
+    turned = standing(a={"one": flat(90), "two": flat(80)}, b={"one": flat(80), "two": flat(90)})
+    assert turned.intervals == {"a": (1.0, 2.0), "b": (1.0, 2.0)}, "either task may be drawn twice"
+
+
+@pytest.mark.parametrize("version", definition.versions())
+def test_every_task_and_its_ceiling_are_one_federation_with_other_labels(version: str) -> None:
+    rules = definition.load(version)
+    assert rules.tasks
+    assert not {*rules.seeds} & {*rules.tuning_seeds}
+    for task in rules.tasks.values():
+        noisy, clean = (
+            compose.resolved(compose.load([f"experiment={override}"])) for override in (task.override, task.ceiling)
+        )
+        assert clean["noise"]["_target_"].endswith(".Clean"), task.name
+        assert (noisy["noise"] == clean["noise"]) == task.clean, task.name
+        assert {key: noisy[key] for key in noisy if key != "noise"} == {k: clean[k] for k in clean if k != "noise"}
+
+
+def trace(**costs: float) -> Trace:
+    origin = Origin("c0ffee", "machine", "cpu", {"name": "stacked"}, "2.0")
+    return Trace([origin], Drawn("d", "f"), {}, costs, ["noise rate"] if costs.get("bytes", 0) > 10 else [])
+
+
+def enter(folder: Path, name: str, of: Mapping[str, float], **costs: float) -> None:
+    """Write an entry whose accuracy in a task, a share, grows by 0.01 a seed."""
+    studies = [
+        Study(
+            {"method": name, "experiment": experiment},
+            [f"method={name}", f"experiment={experiment}", "eval.validation=0.1"],
+            [Trial({"train.lr": "1"}, {101: 0.5})],
+            Reported(
+                {"mean_last_10": {seed: base + 0.01 * seed for seed in SEEDS}},
+                {seed: f"multirun/{seed}" for seed in SEEDS},
+                {seed: trace(**costs) for seed in SEEDS},
+            ),
+        )
+        for experiment, base in of.items()
+    ]
+    place = folder / "t" / name
+    place.mkdir(parents=True)
+    Tuned(["flnl", "tune"], "validation", (101,), studies).save(place / SCORES)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """FedAvg, a method that is better and dearer, one with a task less, a withdrawn one, and the ceiling."""
+    both = ("benchmark/one", "benchmark/two", "benchmark/calm")
+    enter(tmp_path, "fedavg", dict(zip(both, (0.5, 0.6, 0.9), strict=True)), cpu_time_s=10, bytes=10)
+    enter(tmp_path, "better", dict(zip(both, (0.7, 0.8, 0.85), strict=True)), cpu_time_s=30, bytes=20)
+    enter(tmp_path, "half", {"benchmark/one": 0.9})
+    enter(tmp_path, "gone", dict(zip(both, (0.9, 0.9, 0.9), strict=True)), cpu_time_s=10, bytes=10)
+    (tmp_path / "t" / "gone" / "withdrawn.md").write_text("it read the test set")
+    enter(tmp_path, CEILING, {"benchmark/clean/one": 0.9, "benchmark/clean/two": 0.9})
+    return tmp_path
+
+
+def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(results: Path) -> None:
+    page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    assert {*page.standing.scores} == {"fedavg", "better"}
+    text = page.markdown()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert "| 1 | better | 1.0 (1.0 to 1.0) | 73.0 ± 1.6 | 83.0 ± 1.6 | −5.0 |" in rows
+    assert "| 2 | [fedavg](" in text
+    assert "~~gone~~ (it read the test set)" in text
+    assert "half (two)" in text
+    assert "| *clean labels* |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
+    assert "| better |  |  | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+
+
+def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
+    page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    shown = " ".join(text.get_text() for text in page.diagram().axes[0].texts).split()
+    assert {"fedavg", "better", "1.00", "2.00"} <= {*shown}
+    (axes,) = page.cost_figure().axes
+    points = np.asarray(axes.collections[0].get_offsets(), float)
+    assert sorted(map(tuple, points.tolist())) == [(1.0, 58.0), (3.0, 78.0)]
+
+
+def test_scores_by_other_rules_are_refused(results: Path) -> None:
+    with pytest.raises(UserError, match="not made by the rules"):
+        [*entries.entries(RULES.__class__(**{**vars(RULES), "tuning_seeds": (101, 102)}), results)]
+
+
+def test_an_entry_without_a_seed_has_no_score(results: Path) -> None:
+    more = RULES.__class__(**{**vars(RULES), "seeds": (1, 6)})
+    (entry,) = (entry for entry in entries.entries(more, results) if entry.name == "half")
+    assert entry.score(more, TASKS["one"]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "needs a method"),
+        (["run", "method=fedavg", "train.lr=1"], "equal for all entries"),
+        (["run", "method=fedavg", "noise.rho=1"], "equal for all entries"),
+        (["run", "method=fedprox", "method.mu=1"], "give it a --name"),
+        (["run", "method=fedavg,fedprox", "--name", "x"], "names one entry"),
+        (["run", "method=fedavg", "--name", "../x"], "small letters"),
+        (["run", "method=fedavg", "--tasks", "digits"], "there is no such task"),
+        (["render", "method=fedavg"], "takes no overrides"),
+        (["list", "--version", "1999.1"], "there is no such version"),
+    ],
+)
+def test_what_the_command_refuses(arguments: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        command([*arguments, "--results", str(tmp_path)])
