@@ -424,6 +424,7 @@ def test_graphs_are_a_gpus(tmp_path: Path):
             "graphs": "auto",
             "split": 1,
             "memory_format": "channels_last",
+            "compile": False,
         }
 
 

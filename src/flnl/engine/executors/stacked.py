@@ -57,17 +57,24 @@ class Stacked(Executor):
     graphs: GraphsOf | bool = "auto"  # how steps are recorded as CUDA graphs; early run records lack this field
     split: PositiveCount = 1  # number of sections of a cohort; early run records lack this field
     memory_format: Layout = "contiguous"  # early run records lack this field
+    compile: bool = False  # whether clients' passes are compiled, on a GPU; early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the settings against the device.
 
         Raises:
-            UserError: if ``graphs`` is true on a CPU.
+            UserError: if ``graphs`` is true on a CPU, or if what is to be compiled are not passes of one client.
         """
         if self.graphs is True and not can_record(self.network.device):
             raise UserError(
                 "executor.graphs=true, but this run is on a CPU and CUDA graphs need a GPU: use executor.graphs=auto"
+            )
+        if self.compile and self.graphs not in ("auto", "branches") and not (self.graphs and self.stack == 1):
+            given = str(self.graphs).lower()
+            raise UserError(
+                f"executor.compile=true, but with executor.graphs={given} clients take no steps of their own: use "
+                "executor.graphs=branches"
             )
 
     def map(
@@ -110,7 +117,13 @@ class Stacked(Executor):
             "graphs": self._recorded_as,
             "split": self.split,
             "memory_format": "channels_last" if self._channels_last else "contiguous",
+            "compile": self._compiles,
         }
+
+    @property
+    def _compiles(self) -> bool:
+        """The effective setting."""
+        return self.compile and can_record(self.network.device)
 
     @property
     def _channels_last(self) -> bool:
@@ -134,8 +147,10 @@ class Stacked(Executor):
     @property
     def limitation(self) -> str:
         """What of the settings the device cannot do, for the user; empty if it can do all."""
-        if self.graphs == "branches" and not can_record(self.network.device):
-            return "executor.graphs=branches is for a GPU: nothing is recorded here"
+        if not can_record(self.network.device) and (self.graphs == "branches" or self.compile):
+            recorded = ["executor.graphs=branches is for a GPU: nothing is recorded here"] * (self.graphs == "branches")
+            compiled = ["executor.compile=true is for a GPU: nothing is compiled here"] * self.compile
+            return "; ".join(recorded + compiled)
         if self.memory is not None or self.network.device.type == "cpu" or self._memory == GPU_MEMORY:
             return ""
         return f"executor.memory={self._memory:g} GiB, {100 * GPU_SHARE:.0f} % of what {self.network.device} has"
@@ -206,7 +221,7 @@ class Stacked(Executor):
 
     def _fits(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> Sequence[Fit | NotStackable]:
         """The clients' fits, or why they have none: of each client that is a branch, else of all of them."""
-        given = job, self.network, stacked(self.network).network, tasks, self._pooled(), self._graphs
+        given = job, self.network, stacked(self.network).network, tasks, self._pooled(), self._graphs, self._compiles
         if self._branches:
             return train_apart(*given)
         try:

@@ -1,7 +1,8 @@
 """A network that computes for K clients at once: a copy of the module with its layers replaced by stacked ones."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from flnl.core.payload import Params
 from flnl.core.step import LOGITS
 from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
+from flnl.engine.stacked.compiling import Compiled
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Conv2d, Form, Layer, channels_last
 from flnl.models import outputs as by_name
@@ -76,6 +78,7 @@ class StackedNetwork:
         self.readable: tuple[str, ...] = ()  # outputs that agree with those of the plain module
         self._bound: Mapping[str, Tensor] | None = None
         self._weights_last = False
+        self._compiled: Compiled | None = None
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
         """Stack the received parameters and buffers of all clients: stored layout, [K, ...] each, by name."""
@@ -108,6 +111,16 @@ class StackedNetwork:
             if isinstance(layer, Conv2d):
                 layer.memory_format = memory_format
 
+    @contextmanager
+    def on_copies(self) -> Iterator[None]:
+        """Within this, what runs computes on copies of the bound tensors and changes nothing."""
+        bound = self._bound or {}
+        self.bind({name: t.detach().clone().requires_grad_(t.requires_grad) for name, t in bound.items()})
+        try:
+            yield
+        finally:
+            self.bind(bound)
+
     def release(self) -> None:
         """Drop all tensors."""
         self._bound = None
@@ -132,9 +145,18 @@ class StackedNetwork:
         """Convert a tensor from the layer's layout to the plain module's, [K, *shape]."""
         return self.slots[name].form.client(leaf, clients)
 
-    def outputs(self, inputs: Tensor, clients: int) -> Outputs:
-        """The ``readable`` outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each."""
-        named = by_name.outputs(self.module, inputs)
+    def outputs(self, inputs: Tensor, clients: int, *, compiled: bool = False) -> Outputs:
+        """The ``readable`` outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each.
+
+        Raises:
+            UserError: if they are to be computed by compiled code and cannot.
+        """
+        if compiled:
+            if self._compiled is None:
+                self._compiled = Compiled(self.module, self.readable, self.on_copies)
+            named = dict(zip(self.readable, self._compiled(inputs), strict=True))
+        else:
+            named = by_name.outputs(self.module, inputs)
         return Outputs({name: _by_client(named[name], clients) for name in self.readable})
 
 

@@ -79,6 +79,7 @@ class Stepper:
     many: StackedNetwork
     objective: Objective
     rate: Tensor | None = None  # the learning rate, where it is a tensor
+    compiled: bool = False  # whether steps of full batches run compiled code
 
     def __call__(self, view: View, batch: Batch) -> Tensor:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
@@ -87,8 +88,9 @@ class Stepper:
         self.many.bind(view.tensors)
         for parameter in view.live.values():
             parameter.grad = None
+        compiled = self.compiled and batch.labels.shape[1] == self.job.training.batch_size
         with self.network.autocast():
-            outputs = self.many.outputs(batch.inputs, len(view.members))
+            outputs = self.many.outputs(batch.inputs, len(view.members), compiled=compiled)
             self.network.count(batch.labels.numel())
             loss = self.objective.loss(view.members, view.tensors, outputs, batch)
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))

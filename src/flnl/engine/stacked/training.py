@@ -39,6 +39,7 @@ def train(
     tasks: Sequence[ClientTask],
     pooled: int,
     graphs: Graphs = EAGER,
+    compiled: bool = False,
 ) -> list[Fit]:
     """Train the clients; return each one's fit in the order of ``tasks``.
 
@@ -49,12 +50,14 @@ def train(
         tasks: one for each client.
         pooled: maximum number of images to hold in memory.
         graphs: recorded steps, reused in this stack and in later ones.
+        compiled: whether steps of full batches run compiled code.
 
     Raises:
         NotStackable: if the job or its data cannot be run for many clients at once.
+        UserError: if code is to be compiled and cannot be.
     """
     sizes, order = _ranked(job, network, tasks)
-    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled)
+    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled, compiled)
     (trained,) = _together([stack], graphs)
     if isinstance(trained, NotStackable):
         raise trained
@@ -68,6 +71,7 @@ def train_apart(
     tasks: Sequence[ClientTask],
     pooled: int,
     graphs: Graphs = EAGER,
+    compiled: bool = False,
 ) -> list[Fit | NotStackable]:
     """Train each client as a stack of one, their steps as branches of one graph where they are recorded.
 
@@ -82,7 +86,7 @@ def train_apart(
     stacks: dict[int, _Stack] = {}
     for k in order:
         try:
-            stacks[k] = _Stack(job, network, many, [tasks[k]], [sizes[k]], each)
+            stacks[k] = _Stack(job, network, many, [tasks[k]], [sizes[k]], each, compiled)
         except NotStackable as refusal:
             found[k] = refusal
     params = [tasks[k].broadcast.params for k in stacks]
@@ -244,6 +248,7 @@ class _Stack:
         tasks: Sequence[ClientTask],
         sizes: Sequence[Sequence[int]],
         pooled: int,
+        compiled: bool,
     ) -> None:
         self.job, self.network, self.many, self.tasks = job, network, many, tasks
         device = network.device
@@ -258,7 +263,7 @@ class _Stack:
         self.objective = Objective(
             network, many, job.terms, job.gradient, tasks, states, job.batch.views, self.planner.selects
         )
-        self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
+        self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network), compiled)
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         self.starts = _starts([len(task.samples) for task in tasks])
