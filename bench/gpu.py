@@ -65,17 +65,18 @@ class Way:
     precision: str  # default (torch's own: TF32 in convolutions, any kernels), fp32, tf32 or bf16
     layout: Layout
     stack: int | None = None  # clients at once; None: one after another
+    compile: bool = False
 
     @property
     def title(self) -> str:
         """A unique name."""
         stack = "" if self.stack is None else f" of {self.stack}"
-        return f"{self.kind}{stack}, {self.precision}, {self.layout}"
+        return f"{self.kind}{stack}, {self.precision}, {self.layout}{', compiled' * self.compile}"
 
     @property
-    def order(self) -> tuple[int, int, str, str]:
+    def order(self) -> tuple[int, int, str, str, bool]:
         """Its place in the report."""
-        return KINDS.index(self.kind), self.stack or 0, self.precision, self.layout
+        return KINDS.index(self.kind), self.stack or 0, self.precision, self.layout, self.compile
 
 
 def ways(cohort: int) -> dict[str, Way]:
@@ -83,11 +84,14 @@ def ways(cohort: int) -> dict[str, Way]:
     chosen = [
         Way("hand", "fp32", "contiguous"),
         *(Way("branches", p, layout, cohort) for p, layout in LAYOUTS),
+        *(Way("branches", p, layout, cohort, True) for p, layout in LAYOUTS),
         Way("branches", "bf16", "contiguous", cohort),
         *(Way("graphs", p, layout, 1) for p, layout in LAYOUTS),
+        Way("graphs", "bf16", "channels_last", 1, True),
         Way("stack", "bf16", "channels_last", cohort),
         Way("stack", "fp32", "contiguous", cohort),
         *(Way("branches", p, layout, k) for k in (cohort // 2, 2 * cohort) for p, layout in LAYOUTS),
+        Way("branches", "bf16", "channels_last", 2 * cohort, True),
         Way("hand", "bf16", "channels_last"),
         Way("hand", "bf16", "contiguous"),
         Way("hand", "tf32", "contiguous"),
@@ -137,7 +141,7 @@ def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: t
     executor: Any = Sequential(network)
     if way.stack is not None:
         graphs: Any = {"branches": "branches", "graphs": True, "stack": device.type != "cpu"}[way.kind]
-        executor = Stacked(network, way.stack, MEMORY, graphs, memory_format=way.layout)
+        executor = Stacked(network, way.stack, MEMORY, graphs, memory_format=way.layout, compile=way.compile)
     store, params = TensorImages(images), network.params()
     index = torch.arange(len(images)).split(workload.samples)
 
@@ -270,9 +274,10 @@ batches of {batch}, from images that lie on the device as bytes; SGD with moment
 {seconds:g} seconds, in rounds of {epochs} epochs, or of one where {epochs} take longer; its number is the median of the
 rounds, with least and most. *hand* is the plain loop, *sequential* our loop of one client after another, *graphs of 1*
 one client after another by CUDA graphs, *stack of K* one network of K clients with grouped convolutions in one graph,
-*branches of K* K clients side by side in one graph. *default* is fp32 with torch's own settings (TF32 in convolutions,
-kernels that need not repeat their bits), which no run of ours has. *Recording* is what the first round took more than a
-second one of equal length, with the start of libraries. {goal:,} images a second are FedCorr's 10,000 trainings on
+*branches of K* K clients side by side in one graph, *compiled* with `executor.compile=true`. *default* is fp32 with
+torch's own settings (TF32 in convolutions, kernels that need not repeat their bits), which no run of ours has.
+*Recording* is what the first round took more than a second one of equal length, with the start of libraries and
+compilation. {goal:,} images a second are FedCorr's 10,000 trainings on
 CIFAR-10, 25 million images, in 15 minutes.
 """
 
@@ -316,13 +321,23 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
     parser.add_argument("--seconds", type=float, default=7.0, help="for each way, after its first rounds")
     parser.add_argument(
-        "--ways", metavar="A;B", help="beginnings of names, as in 'hand;branches of 10'; the first is kept"
+        "--ways",
+        metavar="A;B",
+        help="names, or beginnings of several, as in 'hand;branches of 10, bf16'; the first is always measured",
     )
     parser.add_argument("--profile", action="store_true", help="the kernels of the fastest way, too")
     parser.add_argument(
         "--out", metavar="FILE", help="the report (bench/results/gpu.md, or part.md where not everything is measured)"
     )
     return parser.parse_args(arguments)
+
+
+def chosen(available: dict[str, Way], asked: str | None) -> dict[str, Way]:
+    """The first way and those ``asked`` for, names or beginnings of names between semicolons; all for None."""
+    first, wanted = next(iter(available)), ("",) if asked is None else tuple(asked.split(";"))
+    whole = tuple(name for name in wanted if name in available)
+    beginnings = tuple(name for name in wanted if name not in available)
+    return {n: way for n, way in available.items() if n == first or n in whole or n.startswith(beginnings)}
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
@@ -338,11 +353,9 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
 
     here, available = machine(), ways(workload.cohort)
-    starts = tuple(options.ways.split(";")) if options.ways else ("",)
-    first = next(iter(available))
-    chosen = {name: way for name, way in available.items() if name == first or name.startswith(starts)}
+    selected = chosen(available, options.ways)
     if device.type == "cpu":
-        chosen = {n: w for n, w in chosen.items() if w.kind not in ("graphs", "branches") and w.precision != "tf32"}
+        selected = {n: w for n, w in selected.items() if w.kind not in ("graphs", "branches") and w.precision != "tf32"}
         tell("graphs, branches and tf32 are left out: they are a GPU's")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
     command = shlex.join(["python", "-m", "bench.gpu", *arguments])
@@ -353,17 +366,17 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     def write(profile: str = "") -> None:
         nonlocal text
         about = conditions(here, command, time.monotonic() - began, ("GPU", gpu))
-        text = markdown(results, chosen, bench, about, profile)
+        text = markdown(results, selected, bench, about, profile)
         out.write_text(text)  # each time, so that a stop loses one way
 
-    for known in measure(chosen, bench, tell):
+    for known in measure(selected, bench, tell):
         results = known
         write()
     if options.profile and any(one.rates for one in results.values()):
         fastest = max((name for name in results if results[name].rates), key=lambda name: results[name].rate)
         tell(f"profile of {fastest}")
         try:
-            write(bench.profile(chosen[fastest]))
+            write(bench.profile(selected[fastest]))
         except Exception as error:  # the times are worth having
             tell(f"no profile: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     print(text)

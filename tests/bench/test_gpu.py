@@ -55,7 +55,17 @@ def test_every_way_of_a_gpu_is_measured_in_the_layout_that_runs_take() -> None:
     for size in (5, 10, 20):
         for precision, layout in (("fp32", "contiguous"), ("bf16", "channels_last"), ("tf32", "channels_last")):
             assert f"branches of {size}, {precision}, {layout}" in ways
+    for compiled in ("branches of 10", "branches of 20", "graphs of 1"):
+        assert ways[f"{compiled}, bf16, channels_last, compiled"].compile
     assert next(iter(ways)) == "hand, fp32, contiguous"
+
+
+def test_a_whole_name_chooses_one_way_and_the_beginning_of_names_several() -> None:
+    ways = gpu.ways(10)
+    first, plain = "hand, fp32, contiguous", "branches of 10, bf16, channels_last"
+    assert list(gpu.chosen(ways, plain)) == [first, plain]
+    assert list(gpu.chosen(ways, "branches of 10, bf16, ch")) == [first, plain, f"{plain}, compiled"]
+    assert gpu.chosen(ways, None) == ways
 
 
 def test_ratios_are_to_the_first_way_and_to_the_goal() -> None:
