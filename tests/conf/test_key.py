@@ -119,7 +119,17 @@ SECTIONS = ("protocol", "executor", "logger", "wandb", "audit", "checkpoint")
 """Whose values may all differ between runs that are the same."""
 KEYS = frozenset(
     (
-        *("max_rounds", "resume", "output", "output_root", "cache", "device", "threads", "memory_format"),
+        *(
+            "max_rounds",
+            "resume",
+            "output",
+            "output_root",
+            "cache",
+            "device",
+            "threads",
+            "reproducible",
+            "memory_format",
+        ),
         *("client_memory", "products", "figures", "eval.memorization", "eval.cohort", "dataset.download"),
         *("dataset.mirror", "dataset.timeout", "dataset.threads", "dataset.in_memory", "dataset.memory_limit"),
         *("dataset.fingerprint", "dataset.cache", "dataset.noise_rate"),

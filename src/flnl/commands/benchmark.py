@@ -21,6 +21,7 @@ from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
 from flnl.config.override_text import key_of, value_of
 from flnl.console.extras import install
+from flnl.console.pinning import pin
 from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import UserError
@@ -109,6 +110,7 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> Non
     Raises:
         UserError: if the command does not say which, or a run fails.
     """
+    pin()  # before torch is first imported
     from flnl.commands.tune import tune
 
     tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
@@ -133,7 +135,7 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> Non
                     *("--report", _listed(version.seeds)),
                     *("--out", str(folder / SCORES), "--add", "--skip", "chosen"),
                     *(part for place in options.config_dir for part in ("--config-dir", str(place))),
-                    *(("--", *launching) if launching else ()),
+                    *("--", "reproducible=true", *launching),
                 ]
             )
         except UserError as error:  # the next entry may be whole

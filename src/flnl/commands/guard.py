@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.errors import (
@@ -20,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.config.explain import explain
 from flnl.console import surroundings
 from flnl.console.credentials import put_aside
+from flnl.console.pinning import pin
 from flnl.console.terminal import log_to_stderr, print_line, silence
 from flnl.core.errors import Interrupted, UserError, in_one_line, one_line
 from flnl.run.overrides import check_arguments
@@ -38,6 +40,9 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
         overrides: whether the command's arguments are overrides of the configuration, which are then checked.
     """
     surroundings.complete()
+    if "reproducible=true" in sys.argv:  # also for the processes of a sweep
+        with suppress(UserError):  # of the run, when it begins
+            pin()
     sys.argv[1:] = put_aside(sys.argv[1:])
     log_to_stderr()
     _demand_folder()

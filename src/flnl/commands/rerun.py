@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir, add_trust
+from flnl.console.pinning import pin
 from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted
 
@@ -58,6 +59,8 @@ def rerun(arguments: Sequence[str]) -> int:
     run = finished_run(request.run.expanduser())
     if isinstance(threads := run.config.get("threads"), int):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is first imported
+    if run.config.get("reproducible") is True and "reproducible=false" not in request.overrides:
+        pin()
     cfg = configuration(run, request.overrides, request.config_dir, request.trust)
     from flnl.instruments.rerun.comparison import compared, surroundings
     from flnl.record.run import RunRecord

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import hydra
@@ -22,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.commands import guard, show
 from flnl.commands.help import text
 from flnl.config.folders import CONF
+from flnl.console.pinning import pin
 from flnl.console.terminal import log_to_stderr
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.run.overrides import replaced
@@ -34,6 +36,9 @@ def _main(cfg: DictConfig) -> float | None:
     log_to_stderr()
     if isinstance(cfg.threads, int):
         os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
+    if cfg.reproducible is True:
+        with suppress(UserError):  # of the run, when it begins
+            pin()
     chosen: Any = HydraConfig.get()
     if _request is not None or _dry:
         try:

@@ -28,6 +28,7 @@ from flnl.config.protocol import SETTINGS
 from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
+from flnl.console.pinning import pin
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD
@@ -136,6 +137,8 @@ def check_machine(cfg: DictConfig) -> None:
     cores = os.cpu_count() or 1
     if cfg.threads > cores:
         raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
+    if cfg.reproducible:
+        pin()
     for logger in build(cfg[LOGGER]).values():
         logger.check()
 

@@ -44,6 +44,7 @@ NOT_OF_THE_KEY = (
     "device",
     "executor",
     "threads",
+    "reproducible",
     "memory_format",
     "client_memory",
     "eval.memorization",

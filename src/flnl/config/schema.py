@@ -84,6 +84,7 @@ class Root:
     device: Device
     precision: Literal[32, 64, "bf16", "tf32"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
+    reproducible: bool
     memory_format: Literal["auto", "contiguous", "channels_last"]
     client_memory: NonNegative
     centralized: Annotated[bool, Neutral(False)]

@@ -1,0 +1,67 @@
+"""``reproducible=true``: the instruction sets that all x86 machines have, chosen before torch is imported."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flnl.console.pinning import PINS
+from flnl.core.errors import UserError
+from tests.registry import TINY
+
+pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="pins are of x86")
+
+
+def flnl(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The command in a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if name not in PINS}
+    return subprocess.run(
+        [sys.executable, "-m", "flnl", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def capability(folder: Path) -> str:
+    """The instruction set that a run's record names."""
+    machine: str = json.loads((folder / "result.json").read_text())["machine"]
+    return machine.rsplit(", ", 1)[1]
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "basic"])
+def test_every_job_of_a_sweep_is_pinned(tmp_path: Path, launcher: str) -> None:
+    sweep = ("-m", f"hydra/launcher={launcher}", "hydra.sweep.dir=sweep", "seed=1,2")
+    said = flnl(tmp_path, *sweep, *TINY, "method=fedavg", "rounds=1", "reproducible=true", "logger=csv")
+    assert said.returncode == 0, said.stderr
+    assert [capability(tmp_path / "sweep" / job) for job in ("0", "1")] == ["AVX2"] * 2
+
+
+def test_a_run_whose_file_asks_for_it_is_pinned_and_its_repetition_as_well(tmp_path: Path) -> None:
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "sure.yaml").write_text("# @package _global_\nreproducible: true\n")
+    own = ("--config-dir", "own", "experiment=sure")
+    said = flnl(tmp_path, *own, *TINY, "method=fedavg", "rounds=1", "logger=csv", "output=run")
+    assert said.returncode == 0, said.stderr
+    assert capability(tmp_path / "run") == "AVX2"
+    again = flnl(tmp_path, "rerun", "run", "output=again")
+    assert again.returncode == 0, again.stderr
+    assert capability(tmp_path / "again") == "AVX2"
+
+
+def test_after_torch_it_is_refused_with_what_to_set() -> None:
+    import torch  # noqa: F401
+
+    from flnl.console.pinning import pin
+
+    with pytest.raises(UserError, match="set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE"):
+        pin()
+
+
+def test_it_does_not_change_what_a_run_is(tmp_path: Path) -> None:
+    """A run that was made without it counts as the same."""
+    words = (*TINY, "method=fedavg", "rounds=1", "logger=csv", "resume=true")
+    for pinned in ("false", "true"):
+        assert flnl(tmp_path, *words, f"reproducible={pinned}").returncode == 0
+    assert len([*(tmp_path / "outputs").glob("*/result.json")]) == 1
