@@ -1,6 +1,7 @@
 """MNIST, SVHN and CIFAR from small files in the published formats, against torchvision's own readers."""
 
 import gzip
+import hashlib
 import io
 import pickle
 import tarfile
@@ -16,6 +17,8 @@ import torchvision
 
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
+from flnl.data.datasets import torchvision as published
+from flnl.data.datasets.download import Package
 from flnl.data.datasets.torchvision import Cifar, Mnist, Svhn
 
 
@@ -287,6 +290,66 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path: Path):
         tar.add(tmp_path / "source" / "cifar-10-batches-py", "cifar-10-batches-py")
     with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz is not the published file.*dataset\.verify=false"):
         cifar(tmp_path / "data", download=True, mirror=str(tmp_path / "mirror"), verify=True)()
+
+
+@pytest.fixture
+def repacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package with the archives of Fashion-MNIST, packed otherwise than the published ones."""
+    raw = write_mnist(tmp_path / "source", "FashionMNIST")
+    contents = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in raw.iterdir()}
+    package = tmp_path / "package"
+    package.mkdir()
+    for path in raw.iterdir():
+        (package / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    monkeypatch.setattr(published, "FASHION_CONTENTS", contents)
+    monkeypatch.setattr(published, "FASHION_PACKAGE", Package("dataset-fashion-mnist", package))
+    return package
+
+
+def test_fashion_mnist_is_taken_from_a_package_of_the_system(
+    tmp_path: Path, repacked: Path, caplog: pytest.LogCaptureFixture
+):
+    """Also if nothing may be downloaded; what counts is the content, since a distribution packs it anew."""
+    caplog.set_level("INFO")
+    before = {path: path.read_bytes() for path in repacked.iterdir()}
+    data = mnist(tmp_path / "data", "fashion_mnist", verify=True)()
+    assert data.fingerprint == mnist(tmp_path / "source", "fashion_mnist")().fingerprint
+    assert f"taking {repacked / 'train-images-idx3-ubyte.gz'}" in caplog.text
+    assert {path: path.read_bytes() for path in repacked.iterdir()} == before
+    held = {path.name for path in (tmp_path / "data/FashionMNIST/raw").iterdir() if not path.name.startswith(".")}
+    assert held == {*published.FASHION_CONTENTS}
+    # As archives put into the folder by hand, and from a mirror.
+    by_hand = tmp_path / "by hand/FashionMNIST/raw"
+    by_hand.parent.mkdir(parents=True)
+    repacked.rename(by_hand)
+    assert mnist(tmp_path / "by hand", "fashion_mnist", verify=True)().fingerprint == data.fingerprint
+    mirrored = mnist(tmp_path / "m", "fashion_mnist", verify=True, download=True, mirror=str(by_hand))
+    assert mirrored().fingerprint == data.fingerprint
+
+
+def test_an_archive_with_another_content_is_refused_and_not_kept(tmp_path: Path, repacked: Path):
+    archive = repacked / "t10k-labels-idx1-ubyte.gz"
+    content = gzip.decompress(archive.read_bytes())
+    archive.write_bytes(gzip.compress(content[:-1] + bytes([content[-1] ^ 1])))
+    with pytest.raises(UserError, match=rf"^dataset\.root: {archive} is not the published file \(its MD5 unpacked is"):
+        mnist(tmp_path / "data", "fashion_mnist", verify=True)()
+    mirrored = mnist(tmp_path / "m", "fashion_mnist", verify=True, download=True, mirror=str(repacked))
+    with pytest.raises(UserError, match=r"m/FashionMNIST/raw/t10k-labels-idx1-ubyte\.gz is not the published file"):
+        mirrored()
+    left = {path.name for path in (tmp_path / "m/FashionMNIST/raw").iterdir()}
+    assert not left & {"t10k-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte", ".t10k-labels-idx1-ubyte.part"}
+    assert len(mnist(tmp_path / "any", "fashion_mnist", verify=False)().test_labels) == 20
+
+
+def test_a_missing_set_names_the_package_that_has_it(tmp_path: Path):
+    with pytest.raises(UserError, match=r"apt-get install dataset-fashion-mnist, or: curl"):
+        mnist(tmp_path, "fashion_mnist")()
+
+
+@pytest.mark.skipif(not published.FASHION_PACKAGE.folder.is_dir(), reason="Debian's package is not installed")
+def test_debians_package_has_the_published_images(tmp_path: Path):
+    data = mnist(tmp_path, "fashion_mnist", verify=True)()
+    assert (len(data.train), len(data.test)) == (60_000, 10_000)
 
 
 @pytest.mark.parametrize("part", [cifar, mnist, svhn])

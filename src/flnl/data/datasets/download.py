@@ -47,6 +47,14 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Package:
+    """A package of Debian that has the files: its name, and the ``folder`` that it installs them into."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True)
 class Published:
     """Published files: their names and MD5 checksums, alternative base URLs, and the ``folder`` to put them into."""
 
@@ -54,6 +62,7 @@ class Published:
     folder: Path
     bases: Sequence[str]
     md5: Mapping[str, str]  # by file name
+    package: Package | None = None
 
 
 def expand(path: str) -> Path:
@@ -64,7 +73,9 @@ def expand(path: str) -> Path:
 def provide(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
     """Make sure that files exist, downloading and unpacking what is missing.
 
-    An archive that is already in its folder is unpacked even if downloading is off.
+    An archive that is already in its folder, or that a package of the system has installed, is unpacked even if
+    downloading is off. Where the checksum of what is in an archive is known, its own does not matter: other programs
+    pack the same files otherwise.
 
     Args:
         wanted: the files, with their MD5 checksums (None if unknown).
@@ -81,8 +92,8 @@ def provide(wanted: Mapping[Path, str | None], published: Published, access: Acc
             check(path, md5)
 
 
-def check(path: Path, md5: str | None) -> None:
-    """Compare a file with its published MD5.
+def check(path: Path, md5: str | None, named: Path | None = None) -> None:
+    """Compare a file with its published MD5; messages call it ``named``.
 
     Raises:
         UserError: if they differ.
@@ -92,17 +103,21 @@ def check(path: Path, md5: str | None) -> None:
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if actual != md5:
+        which = "MD5" if named is None else "MD5 unpacked"
         raise UserError(
-            f"dataset.root: {path} is not the published file (its MD5 is {actual}, not {md5}): delete it and fetch it"
-            " again, or set dataset.verify=false to use it as it is"
+            f"dataset.root: {named or path} is not the published file (its {which} is {actual}, not {md5}): delete it"
+            " and fetch it again, or set dataset.verify=false to use it as it is"
         )
 
 
 def _complete(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
-    """Download and unpack what is missing, one process at a time."""
+    """Unpack what is there, and download and unpack what is missing, one process at a time."""
     folder = published.folder
     archives = [folder / name for name in published.md5]
-    if access.download or any(archive.is_file() for archive in archives):
+    installed = (
+        {} if published.package is None or access.mirror is not None else _installed(published, published.package)
+    )
+    if access.download or installed or any(archive.is_file() for archive in archives):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _alone(folder / f".{published.title.lower()}.lock", published.title):
@@ -111,20 +126,47 @@ def _complete(wanted: Mapping[Path, str | None], published: Published, access: A
                         return
                     if archive.suffix == ".gz" and archive.with_suffix("").is_file():
                         continue
-                    if access.download and not archive.is_file():
+                    there = archive.is_file()
+                    if not there and archive.name in installed:
+                        log.info("taking %s", installed[archive.name])
+                        _unpack(installed[archive.name], wanted, published, access)
+                        continue
+                    if access.download and not there:
                         fetch(archive, _sources(archive.name, published, access), access.timeout)
                     if archive.is_file():
-                        if access.verify:
-                            check(archive, published.md5[archive.name])
-                        unpack(archive)
+                        try:
+                            _unpack(archive, wanted, published, access)
+                        except UserError:
+                            if not there:
+                                archive.unlink()
+                            raise
         except OSError as error:
             raise UserError(f"dataset.root: {published.title} cannot be put into {folder}: {error}") from error
     absent = [path for path in wanted if not path.is_file()]
     if absent:
         remedy = "delete the downloaded files and run" if access.download else "set dataset.download=true, or run"
+        if published.package is not None:
+            remedy = f"{remedy}: apt-get install {published.package.name}, or"
         raise UserError(
             f"dataset.root: {published.title} is missing ({absent[0]} does not exist): {remedy}: {_command(published)}"
         )
+
+
+def _installed(published: Published, package: Package) -> dict[str, Path]:
+    """The published files that a package of the system has installed, by name."""
+    return {name: package.folder / name for name in published.md5 if (package.folder / name).is_file()}
+
+
+def _unpack(archive: Path, wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
+    """Check an archive, or what is in it, and unpack it into the folder.
+
+    Raises:
+        UserError: if it is broken, or not the published one.
+    """
+    content = wanted.get(published.folder / archive.name.removesuffix(".gz")) if access.verify else None
+    if access.verify and content is None:
+        check(archive, published.md5[archive.name])
+    unpack(archive, published.folder, content)
 
 
 @contextmanager
@@ -256,28 +298,37 @@ def _request(url: str) -> Request:
     return request
 
 
-def unpack(archive: Path) -> None:
-    """Unpack a ``.tar.gz`` into its folder without replacing files, or a ``.gz`` beside it; ignore other files.
+def unpack(archive: Path, folder: Path | None = None, md5: str | None = None) -> None:
+    """Unpack a ``.tar.gz`` without replacing files, or a ``.gz``; ignore other files.
+
+    Args:
+        archive: the archive.
+        folder: where to unpack it; None: beside it.
+        md5: the checksum of what is in a ``.gz``.
 
     Raises:
-        UserError: if the archive is broken.
+        UserError: if the archive is broken, or has another content.
     """
+    folder = archive.parent if folder is None else folder
     try:
         if archive.name.endswith(".tar.gz"):
-            with tempfile.TemporaryDirectory(dir=archive.parent, prefix=f".{archive.name}.") as temporary:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=f".{archive.name}.") as temporary:
                 with tarfile.open(archive) as tar:
                     tar.extractall(temporary, filter="data")
                 for path in sorted(path for path in Path(temporary).rglob("*") if path.is_file()):
-                    target = archive.parent / path.relative_to(temporary)
+                    target = folder / path.relative_to(temporary)
                     if not target.exists():  # keep existing files: the user may have changed them
                         target.parent.mkdir(parents=True, exist_ok=True)
                         path.replace(target)
         elif archive.suffix == ".gz":
-            target = archive.with_suffix("")
-            temporary_file = archive.with_name(f".{target.name}.part")
-            with gzip.open(archive) as packed, temporary_file.open("wb") as file:
-                shutil.copyfileobj(packed, file)
-            temporary_file.replace(target)
+            part = folder / f".{archive.stem}.part"
+            try:
+                with gzip.open(archive) as packed, part.open("wb") as file:
+                    shutil.copyfileobj(packed, file)
+                check(part, md5, archive)
+                part.replace(folder / archive.stem)
+            finally:
+                part.unlink(missing_ok=True)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
         raise UserError(f"dataset.root: {archive} is broken ({reason}): delete it and fetch it again") from error

@@ -26,7 +26,7 @@ from flnl.core.ranges import FromFiles, Neutral, PathText, Positive, PositiveCou
 from flnl.data.array_pickle import read_array_pickle
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble, refuse_first_of_groups
-from flnl.data.datasets.download import Access, Published, expand, provide
+from flnl.data.datasets.download import Access, Package, Published, expand, provide
 from flnl.data.images import TensorImages
 from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.transforms import Transform
@@ -119,10 +119,10 @@ class Mnist:
         root = expand(self.root)
         folder = root / kind.__name__ / "raw"
         archives = dict(kind.resources)
-        published = Published(kind.__name__, folder, [base.rstrip("/") for base in kind.mirrors], archives)
-        # torchvision publishes checksums of the archives only; those of MNIST's contents are well known.
-        inside = MNIST_CONTENTS if self.name == "mnist" else {}
-        wanted = {folder / name.removesuffix(".gz"): inside.get(name.removesuffix(".gz")) for name in archives}
+        bases, package = [base.rstrip("/") for base in kind.mirrors], None if self.name == "mnist" else FASHION_PACKAGE
+        published = Published(kind.__name__, folder, bases, archives, package)
+        contents = MNIST_CONTENTS if self.name == "mnist" else FASHION_CONTENTS
+        wanted = {folder / name: md5 for name, md5 in contents.items()}
         provide(wanted, published, Access(self.download, self.mirror, self.verify, self.timeout))
 
         with _reading(folder):
@@ -199,7 +199,15 @@ MNIST_CONTENTS = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-"""MD5 of the unpacked files of MNIST."""
+FASHION_CONTENTS = {
+    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    TRAIN_LABELS: "9018921c3c673c538a1fc5bad174d6f9",
+    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+}
+"""MD5 of the unpacked files. torchvision has those of the archives, which Debian packs anew."""
+
+FASHION_PACKAGE = Package("dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"))
 
 
 WRITERS = Path(__file__).with_name("mnist_writers.u16.xz")
