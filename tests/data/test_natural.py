@@ -21,18 +21,19 @@ from flnl.data.datasets.digits import STARTS, Digits
 from flnl.data.datasets.torchvision import Mnist
 from flnl.data.federation.build import from_config
 from flnl.data.images import TensorImages
-from flnl.data.natural import Natural, balanced, dealt
+from flnl.data.natural import Annotators, Natural, balanced, dealt
 from flnl.data.owners import Owners
 from flnl.data.partition import Pool, Split
 from flnl.data.transforms import Transform
 from flnl.instruments.card.card import card, markdown
 
+VALUES: dict[str, Any] = {"num_clients": None, "join": "balanced", "choose": None, "chosen": "drawn", "minimum": 1}
+VALUES |= {"small": "keep"}
 SIZES = [19, 116, 131, 46, 53, 120, 90, 110, 99]
 
 
 def natural(**changes: Any) -> Natural:
-    values: dict[str, Any] = {"num_clients": None, "join": "balanced", "choose": None, "minimum": 1, "small": "keep"}
-    return Natural("writers", **values | changes)
+    return Natural(groups="writers", **VALUES | changes)
 
 
 def pool(groups: list[int], names: tuple[str, ...] | None = None) -> Pool:
@@ -93,6 +94,9 @@ def test_some_groups_are_chosen_by_the_seed():
     names = [int(name) for name in found[0].names or ()]
     assert names == sorted(names)
     assert [len(i) for i in found[0].clients] == [SIZES[name] for name in names]
+    largest = split(natural(choose=3, chosen="largest"), pool([2, 0, 0, 1, 1, 3, 3, 3]))
+    assert largest.names == ("0", "1", "3")
+    assert split(natural(choose=2, chosen="largest"), pool([2, 0, 0, 1, 1, 3, 3, 3])).names == ("0", "3")  # ties
     with pytest.raises(UserError, match=r"^partition\.choose=10, but there are 9 groups$"):
         split(natural(choose=10), groups)
 
@@ -248,6 +252,78 @@ def test_writers_are_of_the_published_order_alone(tmp_path: Path, monkeypatch: p
     assert (data.clients.tolist(), data.client_names) == ([1, 0, 1], ("0", "2154"))
     assert data.test_clients.tolist() == [-1, -1, -1]
     assert mnist(tmp_path).clients is None
+
+
+# ---------------------------------------------------------------------------------------------------------- annotators
+
+ROWS = [("0--4", "7"), ("5--9", "2"), ("10--14", "7"), ("15--19", "9")]
+
+
+def side_file(
+    folder: Path, rows: list[tuple[str, str]] = ROWS, header: str = "Image-batch,Worker-id,Work-time"
+) -> Path:
+    path = folder / "side.csv"
+    path.write_text("\n".join([header, *(f"{batch},{worker},88" for batch, worker in rows)]) + "\n")
+    return path
+
+
+def annotators(path: Path, **changes: Any) -> Annotators:
+    return Annotators(path=str(path), **VALUES | {"minimum": 6, "small": "drop"} | changes)
+
+
+def hundred(n: int = 20, ids: list[str] | None = None) -> Pool:
+    return Pool(np.zeros(n, np.int64), 100, ids=ids)
+
+
+def test_batches_of_annotators_are_named_by_first_and_last(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = side_file(tmp_path)
+    mixed = side_file(tmp_path, [ROWS[2], ROWS[0], ROWS[3], ROWS[1]])  # lines in any order
+    for part in (annotators(path), annotators(mixed)):
+        found = part(hundred(), stream(1, "partition"))
+        assert found.owner.tolist() == [0] * 5 + [-1] * 5 + [0] * 5 + [-1] * 5
+        assert found.names == ("7",)
+    every = annotators(path, minimum=5)(hundred(), stream(1, "partition"))
+    assert every.owner.tolist() == [1] * 5 + [0] * 5 + [1] * 5 + [2] * 5
+    joined = annotators(path, small="join")(hundred(), stream(1, "partition"))
+    assert joined.owner.tolist() == [0] * 5 + [1] * 5 + [0] * 5 + [1] * 5
+    assert annotators(path).files() == (path,)
+    assert "side.csv is not the published side_info_cifar100N.csv (sha256" in caplog.text
+
+
+def test_a_reduced_set_finds_its_annotators_by_its_ids(tmp_path: Path):
+    part = annotators(side_file(tmp_path), minimum=1)
+    assert part(hundred(3, ["0", "7", "19"]), stream(1, "partition")).owner.tolist() == [1, 0, 2]
+    with pytest.raises(UserError, match=r"side\.csv is of 20 images, and the data set has 19$"):
+        part(hundred(19), stream(1, "partition"))
+    with pytest.raises(UserError, match=r"side\.csv is of 20 images, and the data set has one 20$"):
+        part(hundred(1, ["20"]), stream(1, "partition"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("0--4", "7"), ("4--9", "2")], "image 4 is named twice"),
+        ([("0--4", "7"), ("6--9", "2")], "image 5 is missing"),
+        ([("0-4", "7")], r"line 2: Image-batch is '0-4'; it should be FIRST--LAST"),
+        ([("4--0", "7")], r"line 2: Image-batch is '4--0'"),
+        ([("0--4", "nan")], "the client is 'nan', a missing value"),
+    ],
+)
+def test_side_files_that_do_not_name_every_image_once_are_refused(tmp_path: Path, rows: Any, reason: str):
+    with pytest.raises(UserError, match=rf"^partition\.path=.*{reason}"):
+        annotators(side_file(tmp_path, rows))(hundred(), stream(1, "partition"))
+
+
+def test_other_side_files_are_refused(tmp_path: Path):
+    three = side_file(tmp_path, [("0--9", "1,2,3")], "Image-batch,Worker1-id,Worker2-id,Worker3-id,Work-time")
+    with pytest.raises(UserError, match=r"several workers a batch, as CIFAR-10N's: .* no known order of the images"):
+        annotators(three)(hundred(), stream(1, "partition"))
+    with pytest.raises(UserError, match=r"has no column Worker-id; it should be side_info_cifar100N\.csv"):
+        annotators(side_file(tmp_path, header="Image-batch,a,b"))(hundred(), stream(1, "partition"))
+    with pytest.raises(
+        UserError, match=r"nowhere\.csv: no such file; get side_info_cifar100N\.csv from https://github"
+    ):
+        annotators(tmp_path / "nowhere.csv")(hundred(), stream(1, "partition"))
 
 
 # ------------------------------------------------------------------------------------------------------- whole command

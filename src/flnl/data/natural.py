@@ -1,56 +1,51 @@
 """Partitions by whose the samples are: a data set's own groups, such as the writers of digits, whole and never cut."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
-from flnl.core.ranges import PositiveCount
-from flnl.data.owners import LEFT_OUT
+from flnl.core.ranges import PathText, PositiveCount
+from flnl.data.annotators import read_annotators
+from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.partition import Pool, Split
-
-Join = Literal["balanced", "dealt"]
 
 
 @dataclass(frozen=True)
-class Natural:
-    """The data set's groups as clients, in the order of their names; those without samples do not count.
+class Joined:
+    """Clients of whole groups, in the order of the groups' names; those without samples do not count.
 
-    The steps: ``choose`` draws so many groups, and the others are left out. Groups of fewer than ``minimum`` samples
-    are kept, dropped, or joined with each other (balanced) into as many clients of on average ``minimum`` samples as
-    there can be. Then whole groups are joined into ``num_clients`` clients: ``balanced``, the largest first, each to
-    the client with the fewest samples, ties to the lower number; or ``dealt``, a random order cut into equally many
-    groups. Clients of several groups are called by their numbers.
+    The steps: ``choose`` takes so many groups, ``drawn`` or the ``largest`` (ties: the first), and the others are left
+    out. Groups of fewer than ``minimum`` samples are kept, dropped, or joined with each other (balanced) into as many
+    clients of on average ``minimum`` samples as there can be. Then whole groups are joined into ``num_clients``
+    clients: ``balanced``, the largest first, each to the client with the fewest samples, ties to the lower number; or
+    ``dealt``, a random order cut into equally many groups. Clients of several groups are called by their numbers.
     """
 
-    groups: Literal["writers"]  # which groups a data set of several kinds reads; its own key refers to this one
     num_clients: PositiveCount | None
-    join: Join
+    join: Literal["balanced", "dealt"]
     choose: PositiveCount | None
+    chosen: Literal["drawn", "largest"]
     minimum: PositiveCount
     small: Literal["keep", "drop", "join"]
 
-    natural: ClassVar[bool] = True
-
-    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
-        """Join the groups.
+    def _split(self, owners: Owners, rng: np.random.Generator) -> Split:
+        """The clients.
 
         Raises:
-            UserError: if the data set has no groups, or too few.
+            UserError: if there are too few groups.
         """
-        if pool.clients is None:
-            raise UserError(
-                "partition=writers takes the groups that a data set comes with, and this one has none: digits, mnist "
-                "and femnist have writers, dataset=image_folder sites and dataset=arrays clients"
-            )
-        names = pool.client_names or tuple(map(str, range(int(pool.clients.max(initial=LEFT_OUT)) + 1)))
-        held = [group for group in np.unique(pool.clients).tolist() if group != LEFT_OUT]
+        held = [group for group in np.unique(owners.number).tolist() if group != LEFT_OUT]
+        sizes = np.bincount(owners.number[owners.number != LEFT_OUT], minlength=len(owners.names))
         if self.choose is not None:
             _enough("choose", self.choose, len(held), "groups")
-            held = sorted(rng.choice(held, self.choose, replace=False).tolist())
-        sizes = np.bincount(pool.clients[pool.clients != LEFT_OUT], minlength=len(names))
+            if self.chosen == "drawn":
+                held = sorted(rng.choice(held, self.choose, replace=False).tolist())
+            else:
+                held = sorted(sorted(held, key=lambda group: -sizes[group])[: self.choose])
         parts = self._with_small(held, sizes)
         if not parts:
             raise UserError(
@@ -70,11 +65,12 @@ class Natural:
                     [group for i in np.flatnonzero(place == client) for group in parts[i]]
                     for client in range(self.num_clients)
                 ]
-        client_of = np.full(len(names) + 1, LEFT_OUT, np.int64)  # LEFT_OUT reads the last one
+        client_of = np.full(len(owners.names) + 1, LEFT_OUT, np.int64)  # LEFT_OUT reads the last one
         for client, part in enumerate(parts):
             client_of[part] = client
         single = all(len(part) == 1 for part in parts)
-        return Split(client_of[pool.clients], len(parts), tuple(names[part[0]] for part in parts) if single else None)
+        names = tuple(owners.names[part[0]] for part in parts) if single else None
+        return Split(client_of[owners.number], len(parts), names)
 
     def _with_small(self, held: list[int], sizes: Indices) -> list[list[int]]:
         """The groups of each client before they are joined into ``num_clients``."""
@@ -87,6 +83,58 @@ class Natural:
             return large
         place = balanced(sizes[small].tolist(), count)
         return [*large, *([small[i] for i in np.flatnonzero(place == client)] for client in range(count))]
+
+
+@dataclass(frozen=True)
+class Natural(Joined):
+    """The data set's own groups, such as writers."""
+
+    groups: Literal["writers"]  # what a data set of several kinds of groups reads; its own key refers to this one
+
+    natural: ClassVar[bool] = True
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Join the groups.
+
+        Raises:
+            UserError: if the data set has no groups, or too few.
+        """
+        if pool.clients is None:
+            raise UserError(
+                "partition=writers takes the groups that a data set comes with, and this one has none: digits, mnist "
+                "and femnist have writers, dataset=image_folder sites and dataset=arrays clients"
+            )
+        names = pool.client_names or tuple(map(str, range(int(pool.clients.max(initial=LEFT_OUT)) + 1)))
+        return self._split(Owners(pool.clients, names), rng)
+
+
+@dataclass(frozen=True)
+class Annotators(Joined):
+    """Who labelled CIFAR-100's training images, from the side file of CIFAR-100N (see ``read_annotators``)."""
+
+    path: PathText
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Join the people.
+
+        Raises:
+            UserError: if the file is missing or is another one.
+        """
+        owners = read_annotators(Path(self.path).expanduser())
+        count, position = len(owners.number), np.arange(len(pool.labels))
+        if pool.ids is not None and all(name.isdecimal() for name in pool.ids):
+            position = np.array([int(name) for name in pool.ids], np.int64)
+        elif len(position) != count:
+            raise UserError(f"partition.path={self.path} is of {count} images, and the data set has {len(position)}")
+        if position.max(initial=0) >= count:
+            raise UserError(
+                f"partition.path={self.path} is of {count} images, and the data set has one {position.max()}"
+            )
+        return self._split(Owners(owners.number[position], owners.names), rng)
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that the outcome depends on."""
+        return (Path(self.path).expanduser(),)
 
 
 def _enough(key: str, wanted: int, there: int, what: str) -> None:

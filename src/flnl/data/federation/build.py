@@ -343,6 +343,7 @@ def _cache_file(
             Path(__file__),
             here / "partition.py",
             here / "natural.py",
+            here / "annotators.py",
             Path(streams.__file__),
             Path(label_flips.__file__),
         ),
