@@ -36,8 +36,8 @@ def read_annotators(path: Path) -> Owners:
             lines = CsvLines(file, skipinitialspace=True)
             if sum("worker" in name.lower() and "id" in name.lower() for name in lines.header) > 1:
                 raise UserError(
-                    f"{where} has several workers a batch, as CIFAR-10N's: its batches follow no known order of the images, so "
-                    f"nobody's images can be told; {NAME} can be used, with dataset=cifar100"
+                    f"{where} has several workers a batch, as CIFAR-10N's: its batches follow no known order of the "
+                    f"images, so nobody's images can be told; {NAME} can be used, with dataset=cifar100"
                 )
             if missing := [name for name in (BATCH, WORKER) if name not in lines.header]:
                 raise UserError(f"{where} has no column {missing[0]}; it should be {NAME}")
