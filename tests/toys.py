@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.core.inputs import Preparation
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Clock, Fit, Observation, Samples
 from flnl.core.method import Method, Stage, assemble
 from flnl.core.parts import Exchange, LossTerm
@@ -121,7 +122,7 @@ def mlp(inputs: int, classes: int, *, hidden: int = 5, dropout: float = 0.0, nor
 
 
 def network(
-    module: nn.Module, *, classes: int = 3, precision: int | str = 64, transform: Transform | None = None
+    module: nn.Module, *, classes: int = 3, precision: int | str = 64, transform: Preparation | None = None
 ) -> Network:
     """The module behind the interface that the loop uses."""
     return Network(module, transform or PLAIN, classes, placement_for("cpu", precision))
@@ -134,7 +135,7 @@ PLAIN = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0)
 
 
 def federation(
-    pixels: Sequence[Tensor], labels: Sequence[Tensor], *, classes: int = 3, transform: Transform | None = None
+    pixels: Sequence[Tensor], labels: Sequence[Tensor], *, classes: int = 3, transform: Preparation | None = None
 ) -> Federation:
     """Client k holds ``pixels[k]`` [n_k, 1, H, W] with ``labels[k]``; the given labels are the truth."""
     sizes = [len(p) for p in pixels]
@@ -148,7 +149,7 @@ def federation(
         train=images,
         test=images,
         test_labels=given.numpy(),
-        transform=transform or Transform(size=shape[1:], mean=(0.0,), std=(1.0,), scale=1.0),
+        transform=transform or Transform(size=(shape[1], shape[2]), mean=(0.0,), std=(1.0,), scale=1.0),
         truth=None,
         given=given.numpy(),
     )
@@ -157,12 +158,18 @@ def federation(
     return Federation(data, clients, nobody, nobody, given, given, None, "toy")
 
 
+def of_images(data: Dataset) -> Transform:
+    """The transform of a data set of images."""
+    assert isinstance(data.transform, Transform)
+    return data.transform
+
+
 def random_federation(
     sizes: Sequence[int],
     *,
     classes: int = 3,
     seed: int = 0,
-    transform: Transform | None = None,
+    transform: Preparation | None = None,
     shape: tuple[int, int, int] = (1, 2, 2),
 ) -> Federation:
     """Clients of these sizes with pixels of ``shape`` and labels drawn from ``seed``."""

@@ -55,7 +55,7 @@ def network(device: str, precision: int | str = 32, layout: Any = "auto") -> Net
 
 def tasks(net: Network, sizes: Sequence[int] = SIZES, round: int = 0) -> list[ClientTask]:
     draw = torch.Generator().manual_seed(1)
-    store = TensorImages(torch.randint(0, 256, (sum(sizes), 3, *net.transform.size), dtype=torch.uint8, generator=draw))
+    store = TensorImages(torch.randint(0, 256, (sum(sizes), *net.transform.shape), dtype=torch.uint8, generator=draw))
     labels = torch.randint(0, 3, (sum(sizes),), generator=draw)
     index = torch.arange(sum(sizes)).split(list(sizes))
     sent = Broadcast(round, 1, net.params())

@@ -13,6 +13,7 @@ from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.datasets import clothing1m as module
 from flnl.data.datasets.clothing1m import Clothing1M
+from tests.toys import of_images
 
 TRAIN = [f"{i % 3}/{i:03}.jpg" for i in range(28)]
 TEST = TRAIN[:2] + [f"9/{i}.jpg" for i in range(12)]  # some images are in both, with a label in each file
@@ -81,8 +82,8 @@ def test_training_crops_are_taken_from_256_and_evaluation_sees_224(tmp_path: Pat
 
 def test_normalisation(tmp_path: Path):
     write(tmp_path)
-    assert part(tmp_path)().transform.mean == (0.485, 0.456, 0.406)
-    assert part(tmp_path, normalize="own")().transform.mean == (0.6959, 0.6537, 0.6371)
+    assert of_images(part(tmp_path)()).mean == (0.485, 0.456, 0.406)
+    assert of_images(part(tmp_path, normalize="own")()).mean == (0.6959, 0.6537, 0.6371)
 
 
 def test_as_many_images_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):

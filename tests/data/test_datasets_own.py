@@ -17,6 +17,7 @@ from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.datasets.arrays import Arrays
 from flnl.data.datasets.image_folder import ImageFolder
+from tests.toys import of_images
 
 CLASSES = ["ant", "bee", "cat"]
 
@@ -193,7 +194,7 @@ def test_memory_or_not_is_the_same_data_set(folder: Path, crop_from: int | None,
                 data.train.read(index, augmented=augmented), sets[0].train.read(index, augmented=augmented)
             )
         assert torch.equal(data.test.read(torch.arange(6)), sets[0].test.read(torch.arange(6)))
-        assert len(data.transform.mean) == data.train.shape[0] == (3 if color == "rgb" else 1)
+        assert len(of_images(data).mean) == data.train.shape[0] == (3 if color == "rgb" else 1)
 
 
 def test_a_label_file_gives_labels_truth_and_clients(folder: Path):

@@ -20,6 +20,7 @@ from flnl.core.streams import stream
 from flnl.data.datasets import torchvision as published
 from flnl.data.datasets.download import Package
 from flnl.data.datasets.torchvision import Cifar, Mnist, Svhn
+from tests.toys import of_images
 
 
 def cifar(root: Path, name: Any = "cifar10", **changes: Any) -> Cifar:
@@ -204,9 +205,9 @@ def test_svhn_is_torchvisions_with_ten_as_zero(tmp_path: Path, monkeypatch: pyte
 def test_constants_belong_to_the_set_unless_imagenets_are_asked_for(tmp_path: Path):
     for name, mean in (("cifar10", 0.4914), ("cifar100", 0.507)):
         write_cifar(tmp_path, name)
-        assert cifar(tmp_path, name)().transform.mean[0] == mean
-        assert cifar(tmp_path, name, normalize="imagenet")().transform.mean == (0.485, 0.456, 0.406)
-        assert cifar(tmp_path, name, normalize="imagenet")().transform.std == (0.229, 0.224, 0.225)
+        assert of_images(cifar(tmp_path, name)()).mean[0] == mean
+        assert of_images(cifar(tmp_path, name, normalize="imagenet")()).mean == (0.485, 0.456, 0.406)
+        assert of_images(cifar(tmp_path, name, normalize="imagenet")()).std == (0.229, 0.224, 0.225)
 
 
 def test_augmentation(tmp_path: Path):
@@ -215,7 +216,7 @@ def test_augmentation(tmp_path: Path):
     write_svhn(tmp_path)
     write_mnist(tmp_path)
     seen = [
-        (part().transform.padding, part().transform.flip)
+        (of_images(part()).padding, of_images(part()).flip)
         for part in (
             cifar(tmp_path),
             cifar(tmp_path, augment=False),

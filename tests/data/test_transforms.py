@@ -6,8 +6,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as reference
 
+from flnl.core.inputs import Augmentation
 from flnl.core.streams import stream
-from flnl.data.transforms import Augmentation, Transform, _crop_by_copy, _crop_by_gather
+from flnl.data.transforms import Transform, _crop_by_copy, _crop_by_gather
 
 CIFAR = Transform((32, 32), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), padding=4, flip=True)
 

@@ -11,6 +11,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
+from flnl.core.inputs import Preparation
 from flnl.data.image_file import ImageError, decode, pixels_of, read_bytes
 from flnl.data.transforms import Transform
 from flnl.engine.model_file import ModelFile
@@ -24,14 +25,17 @@ PIXELS = 255.0
 
 @dataclass(frozen=True)
 class InputTransform:
-    """From an image to the input of a network: resized, scaled and normalised as in training, without augmentation."""
+    """From an image to the input of a network: resized, scaled and normalised as in training, without augmentation.
 
-    shape: tuple[int, int, int]  # C, H, W of an input
-    stored: Transform
+    A network of rows of numbers, or of token ids, takes tensors of such alone.
+    """
+
+    shape: tuple[int, ...]  # of an input: C, H, W of images
+    stored: Preparation
     dtype: torch.dtype
 
     def __call__(self, image: str | Path | Image | Tensor) -> Tensor:
-        """The input of one image, [C, H, W]; of a tensor of several, [B, C, H, W].
+        """The input of one sample, [*shape]; of a tensor of several, [B, *shape].
 
         Args:
             image: a file, an image of Pillow, or a tensor [C, H, W] or [B, C, H, W]: uint8 pixels from 0 to 255, or
@@ -41,19 +45,22 @@ class InputTransform:
             UserError: if the image cannot be read, or the tensor has another shape.
         """
         pixels = image if isinstance(image, Tensor) else self._pixels(image)
-        if pixels.shape[-3:] != self.shape or pixels.dim() not in (3, 4):
+        one = len(self.shape)
+        if pixels.shape[pixels.dim() - one :] != self.shape or pixels.dim() not in (one, one + 1):
             wanted = ", ".join(map(str, self.shape))
             raise UserError(f"a tensor of shape {list(pixels.shape)}: this model takes [{wanted}] or [B, {wanted}]")
-        transform = self.stored if pixels.is_floating_point() else replace(self.stored, scale=PIXELS)
-        inputs = transform.normalize(pixels if pixels.dim() == 4 else pixels[None], self.dtype)
-        return inputs if pixels.dim() == 4 else inputs[0]
+        transform = self.stored
+        if isinstance(transform, Transform) and not pixels.is_floating_point():
+            transform = replace(transform, scale=PIXELS)
+        inputs = transform.normalize(pixels if pixels.dim() > one else pixels[None], self.dtype)
+        return inputs if pixels.dim() > one else inputs[0]
 
     def _pixels(self, image: str | Path | Image) -> Tensor:
         if not isinstance(image, str | Path | Image):
             raise UserError(f"{type(image).__name__} is no image: a path, an image of Pillow or a tensor is needed")
+        if self.stored.kind != "image" or self.shape[0] not in (1, 3):
+            raise UserError(f"this model takes inputs of {'x'.join(map(str, self.shape))}, which are not images")
         channels, height, width = self.shape
-        if channels not in (1, 3):
-            raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
         try:
             if isinstance(image, str | Path):
                 pixels = decode(read_bytes(image), (height, width), channels)
@@ -101,6 +108,5 @@ def load_model(folder: str | Path, config_dirs: Sequence[str | Path] = (), trust
     """
     file = ModelFile.load(Path(folder).expanduser())
     network = file.network([Path(place) for place in config_dirs], [trust] if isinstance(trust, str) else trust)
-    channels, height, width = file.shape
-    transform = InputTransform((channels, height, width), network.transform, network.dtype)
+    transform = InputTransform(tuple(file.shape), network.transform, network.dtype)
     return TrainedModel(network.module, file.classes, transform)

@@ -64,11 +64,12 @@ def classify(
 
     from flnl.data.image_file import ImageError, decode, read_bytes
     from flnl.data.images import TensorImages
+    from flnl.data.transforms import Transform
 
-    channels, height, width = model.shape
-    if channels not in (1, 3):
-        raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
     network = model.network(places, trusted)
+    if not isinstance(network.transform, Transform) or model.shape[0] not in (1, 3):
+        raise UserError(f"this model takes inputs of {'x'.join(map(str, model.shape))}, which are not images")
+    channels, height, width = model.shape
     network.transform = replace(network.transform, scale=255.0)
     for start in range(0, len(paths), BATCH):
         part = paths[start : start + BATCH]

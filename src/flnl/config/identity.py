@@ -29,7 +29,10 @@ FORMAT = 5
 classes, those of the second the folder of published data sets, those of the third no order of stages, those of the
 fourth where data lie."""
 
-PLACES = ("dataset.root", "partition.path", "noise.root", "noise.path", "dataset.file", "dataset.labels")
+PLACES = (
+    *("dataset.root", "partition.path", "noise.root", "noise.path"),
+    *("dataset.file", "dataset.labels", "dataset.test", "dataset.texts"),
+)
 """Keys whose values say where a run's data lie. A run is the same wherever they lie, so keys do not have them; what
 they hold tells runs apart (``RunRecord.told_by``)."""
 

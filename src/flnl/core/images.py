@@ -24,12 +24,12 @@ class Images(Protocol):
     """Images by position, in memory or decoded on demand; shared by all clients."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the network's input."""
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the network's input, (C, H, W) of images."""
 
     @property
-    def augmented_size(self) -> tuple[int, int]:
-        """(H', W') of the images that random crops are taken from, before padding, for ``Transform.draw``."""
+    def augmented_size(self) -> tuple[int, ...]:
+        """(H', W') of the images that random crops are taken from, before padding; () of what is no image."""
 
     @property
     def bytes_in_memory(self) -> int | None:

@@ -17,6 +17,7 @@ from torch import nn
 from flnl.core import checked
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
+from flnl.core.inputs import Kind
 from flnl.core.messages import Benchmark, Oracle
 from flnl.core.parts import (
     Aggregator,
@@ -291,13 +292,17 @@ class Method:
                 f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
 
-    def check_network(self, network: nn.Module, sizes: Mapping[int, int], training: Training) -> None:
-        """Check that all parts can work with the network and the way it is trained; arguments as for ``cautions``.
+    def check_network(
+        self, network: nn.Module, sizes: Mapping[int, int], training: Training, kind: Kind = "image"
+    ) -> None:
+        """Check that all parts can work with the network, its inputs' ``kind`` and the way it is trained.
+
+        The other arguments are those of ``cautions``.
 
         Raises:
             UserError: names the key of the first that cannot.
         """
-        for part, setting, stage in self._settings(sizes, training):
+        for part, setting, stage in self._settings(sizes, training, kind):
             if stage and (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
                 raise UserError(f"{setting.key}: {reason}")
 
@@ -311,16 +316,18 @@ class Method:
         lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training))
         return list(dict.fromkeys(line for line in lines if line is not None))
 
-    def _settings(self, sizes: Mapping[int, int], training: Training) -> Iterator[tuple[Part, Setting, Stage | None]]:
+    def _settings(
+        self, sizes: Mapping[int, int], training: Training, kind: Kind = "image"
+    ) -> Iterator[tuple[Part, Setting, Stage | None]]:
         """Every part in its setting, with its stage; None for exchanges that are silent in all stages."""
         lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
         for stage in self.stages:
             for place, part in stage.acting():
-                yield part, Setting(sizes, lengths, stage.training(training), stage.key(place)), stage
+                yield part, Setting(sizes, lengths, stage.training(training), stage.key(place), kind), stage
         active = {name for stage in self.stages for name in stage.exchange}
         for name, exchange in self.exchange.items():
             if name not in active:
-                yield exchange, Setting(sizes, lengths, training, f"method.exchange.{name}"), None
+                yield exchange, Setting(sizes, lengths, training, f"method.exchange.{name}", kind), None
 
     def _parts(self) -> list[tuple[str, Part]]:
         """Every part with its key: those of each stage, and all exchanges, also those that are silent."""

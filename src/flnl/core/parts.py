@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
+from flnl.core.inputs import Kind
 from flnl.core.messages import (
     ClientResult,
     ClientState,
@@ -44,6 +45,7 @@ class Setting:
     lengths: tuple[int, ...]  # rounds of each stage
     training: Training  # how clients train in the part's stage
     key: str = "method"  # configuration key of the part, such as method.exchange.lid; for messages
+    kind: Kind = "image"  # what the data set's samples are
 
 
 class Part:

@@ -1,4 +1,4 @@
-"""A data set in memory: images, labels, and the transform from images to inputs.
+"""A data set in memory: samples, labels, and the transform from samples to inputs.
 
 The modules in ``datasets/`` read the files and build this value.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.images import Images, ReadDataset
-from flnl.data.transforms import Transform
+from flnl.core.inputs import Preparation
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int64]
@@ -29,12 +29,13 @@ class Dataset(ReadDataset):
     train: Images
     test: Images
     test_labels: Labels  # [M], correct
-    transform: Transform
+    transform: Preparation
     truth: Labels | None  # [N]
     given: Labels | None = None  # [N]
     clients: Indices | None = None  # [N], a natural client's number for each sample
     client_names: tuple[str, ...] | None = None  # [K], what these clients are called; None: by their numbers
     test_clients: Indices | None = None  # [M], a test sample's natural client, -1: none of them; None: unknown
+    texts: Sequence[str] | None = None  # [N], what a reader sees of a sample that is no image
     ids: Sequence[str] | None = None  # [N], a sample's name or path; None: its position
     fingerprint: str = ""  # sha256 of labels and images; with ``dataset.fingerprint=names``, of paths and sizes instead
     names_fingerprint: str | None = None  # sha256 of labels, paths and sizes of files; None if there are no files

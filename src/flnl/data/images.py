@@ -50,7 +50,7 @@ class Store(Images, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TensorImages:
-    """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
+    """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W]; or rows of numbers [N, D], or token ids [N, L].
 
     ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``. The images at
     ``unreadable`` paths could not be decoded and are black.
@@ -61,16 +61,14 @@ class TensorImages:
     unreadable: frozenset[str] = frozenset()
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the network's input."""
-        _, c, h, w = self.pixels.shape
-        return c, h, w
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the network's input, (C, H, W) of images."""
+        return tuple(self.pixels.shape[1:])
 
     @property
-    def augmented_size(self) -> tuple[int, int]:
-        """(H', W') of the source of random crops."""
-        h, w = (self.pixels if self.larger is None else self.larger).shape[2:]
-        return h, w
+    def augmented_size(self) -> tuple[int, ...]:
+        """(H', W') of the source of random crops; () of what is no image."""
+        return tuple((self.pixels if self.larger is None else self.larger).shape[2:])
 
     @property
     def bytes_in_memory(self) -> int:

@@ -6,19 +6,14 @@ the same crops.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Augmentation:
-    """The draws of one batch: ``offset`` int64 [b, 2] (top, left) of the crop, ``flip`` bool [b]."""
-
-    offset: Tensor
-    flip: Tensor
+from flnl.core.inputs import Augmentation, Kind
 
 
 @dataclass(frozen=True)
@@ -30,6 +25,7 @@ class Transform:
     normalisation (black), not after it.
     """
 
+    kind: ClassVar[Kind] = "image"
     size: tuple[int, int]  # (H, W) of the inputs
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -37,7 +33,16 @@ class Transform:
     padding: int = 0
     flip: bool = False
 
-    def random(self, stored: tuple[int, int]) -> bool:
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W) of the inputs."""
+        return (len(self.mean), *self.size)
+
+    def example(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Normal noise, float64 [*shape, C, H, W]."""
+        return torch.randn((*shape, *self.shape), generator=generator, dtype=torch.float64)
+
+    def random(self, stored: tuple[int, ...]) -> bool:
         """Whether the transform of images of size ``stored`` (H', W') is random.
 
         Raises:
@@ -45,14 +50,14 @@ class Transform:
         """
         return self.flip or max(self._room(stored)) > 0
 
-    def _room(self, stored: tuple[int, int]) -> list[int]:
+    def _room(self, stored: tuple[int, ...]) -> list[int]:
         """By how many pixels the padded image exceeds the crop: (vertically, horizontally)."""
         room = [have + 2 * self.padding - want for have, want in zip(stored, self.size, strict=True)]
         if min(room) < 0:
             raise ValueError(f"cannot crop {self.size} from images of {stored} padded by {self.padding}")
         return room
 
-    def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, int]) -> Augmentation | None:
+    def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, ...]) -> Augmentation | None:
         """Draw the augmentation of ``count`` images of size ``stored`` (H', W'); None if nothing is random.
 
         Raises:

@@ -10,7 +10,7 @@ import io
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -23,7 +23,7 @@ from flnl.config.check import faults_among
 from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.core.special import refuse_special
-from flnl.data.transforms import Transform
+from flnl.data.preparations import restored
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.models.outputs import networks
@@ -45,8 +45,8 @@ class ModelFile:
     weights: Params  # the module's state dict, buffers included; on the CPU
     classes: list[str]  # [K], in the order of the outputs
     model: Mapping[str, Any]  # the configuration node, with the stored name of its class as ``_target_``
-    shape: list[int]  # [C, H, W] of the inputs
-    normalisation: Mapping[str, Any]  # the fields of ``Transform``
+    shape: list[int]  # of an input: [C, H, W] of images
+    normalisation: Mapping[str, Any]  # the fields of ``Transform``, or of another preparation and its kind
     stored: str  # type of the pixels before normalisation: uint8 for images, float32 for numbers of any range
     dataset: str
     key: str  # the run's key
@@ -125,10 +125,9 @@ class ModelFile:
         node = registry.restored("model", self.model, self.source, places, trusted)
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
-            channels, height, width = self.shape
-            make = compose.build(node)
-            module = networks(lambda: make((channels, height, width), len(self.classes)), self.networks)
-            network = Network(module, self._transform(), len(self.classes), placement_for("cpu", 64 if double else 32))
+            make, preparation = compose.build(node), restored(self.normalisation)
+            module = networks(lambda: make(tuple(self.shape), len(self.classes)), self.networks)
+            network = Network(module, preparation, len(self.classes), placement_for("cpu", 64 if double else 32))
             network.module.load_state_dict(self.weights)
         except Exception as error:  # weights that do not fit fail in many ways
             reason = " ".join(str(error).split())[:200]
@@ -139,10 +138,6 @@ class ModelFile:
             ) from error
         return network
 
-    def _transform(self) -> Transform:
-        held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.normalisation.items()}
-        return Transform(**held)
-
 
 def _is_digest(written: object, held: Mapping[str, Any]) -> bool:
     """Whether ``written`` is the digest of ``held``; a damaged file may give anything for both."""
@@ -151,8 +146,3 @@ def _is_digest(written: object, held: Mapping[str, Any]) -> bool:
     except Exception as error:  # values of unsupported types have no digest
         log.debug("%r", error)
         return False
-
-
-def describe(transform: Transform) -> dict[str, Any]:
-    """The fields of a transform, as stored in a ``ModelFile``."""
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transform).items()}

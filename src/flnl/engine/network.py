@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,13 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.core.errors import PartError
+from flnl.core.inputs import Augmentation, Preparation
 from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import Another, RunModel
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed, torch_seeded
 from flnl.core.tally import Meter
-from flnl.data.transforms import Augmentation, Transform
+from flnl.data.transforms import Transform
 from flnl.engine.device_images import Resident
 from flnl.engine.placement import Placement
 from flnl.models import outputs as by_name
@@ -55,7 +57,7 @@ class Network(RunModel):
     """The model, and the transform from stored images to its inputs."""
 
     def __init__(
-        self, module: nn.Module, transform: Transform, num_classes: int, placement: Placement, layout: Layout = "auto"
+        self, module: nn.Module, transform: Preparation, num_classes: int, placement: Placement, layout: Layout = "auto"
     ) -> None:
         self.placement = placement
         self.transform = transform
@@ -86,7 +88,8 @@ class Network(RunModel):
 
     @property
     def normalisation(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel, [C, 1, 1]."""
+        """Mean and standard deviation of each channel of images, [C, 1, 1]."""
+        assert isinstance(self.transform, Transform), "other inputs than images have none"
         return self.transform.constants(self.dtype, self.device)
 
     @property
@@ -254,8 +257,7 @@ class Network(RunModel):
 
     def chunk(self, batch_size: int) -> int:
         """Number of samples to prepare at once: whole batches, at most ``CHUNK_BYTES``."""
-        channels = len(self.transform.mean)
-        each = channels * self.transform.size[0] * self.transform.size[1] * (8 if self.dtype == torch.float64 else 4)
+        each = prod(self.transform.shape) * (8 if self.dtype == torch.float64 else 4)
         return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
 
     def together(self, batch_size: int) -> int:
@@ -336,8 +338,7 @@ class Network(RunModel):
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
         parts = index.split(min(SCORE_BATCH, self.chunk(1)))
         for stored in self.here(images).read_each(parts, augmented=augment is not None):
-            height, width = stored.shape[-2:]
-            draws = None if augment is None else self.transform.draw(augment, len(stored), (height, width))
+            draws = None if augment is None else self.transform.draw(augment, len(stored), tuple(stored.shape[2:]))
             yield self.prepare(stored, draws)
 
     def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:

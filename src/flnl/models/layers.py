@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES, LOGITS
 
-Shape = tuple[int, int, int]
-"""(C, H, W) of the inputs."""
+Shape = tuple[int, ...]
+"""Of one input: (C, H, W) of images, (D,) of rows of numbers, (L,) of token ids."""
 
 DropRate = Annotated[float, Interval(ge=0, lt=1)]
 """The probability that dropout zeroes a unit; with zero, no random numbers are drawn."""
@@ -55,11 +55,17 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 def check_inputs(model: str, shape: Shape, *, smallest: int = 1, channels: int | None = None) -> None:
-    """Check that ``model`` (its name in ``conf/model``) accepts inputs of ``shape``.
+    """Check that ``model`` (its name in ``conf/model``) accepts inputs of ``shape``, which should be images.
 
     Raises:
-        UserError: if a side is shorter than ``smallest``, or if the number of channels is not ``channels``.
+        UserError: if they are no images, a side is shorter than ``smallest``, or the number of channels is not
+            ``channels``.
     """
+    if len(shape) != 3:
+        raise UserError(
+            f"model={model} takes images, and a sample of the dataset is {shape[0]} values: set model=linear or mlp for"
+            " rows of numbers, fasttext for texts"
+        )
     needs = []
     if channels is not None and shape[0] != channels:
         needs.append(f"{channels} channels")

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from torch import nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
 from flnl.models.layers import Classifier, DropRate, Shape
 
@@ -17,6 +19,7 @@ class MLP:
     4,810 parameters with 64 hidden units on 1x8x8 and 10 classes.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image", "vector")
     hidden: Sequence[PositiveCount]  # units of each hidden layer
     dropout: DropRate  # after each hidden layer
 

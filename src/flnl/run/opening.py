@@ -22,6 +22,7 @@ from flnl.config.short_keys import shortened, shortest
 from flnl.console.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, described
+from flnl.core.inputs import WORDS, Kind
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
@@ -130,7 +131,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     placement = placement_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     network, initial = initial_network(cfg, method, federation.dataset, placement)
-    method.check_network(network.module, _held(federation), compose.training(cfg))
+    kind = federation.dataset.transform.kind
+    method.check_network(network.module, _held(federation), compose.training(cfg), kind)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     begun, resumed = folder.earlier, None
@@ -259,9 +261,22 @@ def _unused(module: nn.Module, method: Method) -> Iterator[str]:
         )
 
 
+FITTING: dict[Kind, str] = {
+    "image": "model=cnn or another network of images",
+    "vector": "model=linear or model=mlp",
+    "tokens": "model=fasttext",
+}
+"""Which networks take samples of each kind."""
+
+
 def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: Placement) -> tuple[Network, Params]:
     """A run's network and its parameters before the first round, placed on a device in a precision."""
-    make = compose.build(cfg.model)
+    make, kind = compose.build(cfg.model), data.transform.kind
+    if kind not in (takes := getattr(make, "kinds", (kind,))):
+        raise UserError(
+            f"model ({type(make).__name__}) takes {' or '.join(WORDS[one] for one in takes)}, and {data.name} has "
+            f"{WORDS[kind]}: set {FITTING[kind]}"
+        )
     module, params = initial_params(
         lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
     )

@@ -22,6 +22,7 @@ from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
 from flnl.core.usage import Usage, Used
+from flnl.data import preparations
 from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
@@ -362,7 +363,7 @@ class Session:
             classes=list(data.classes),
             model=named(self._about.config["model"]),
             shape=list(data.train.shape),
-            normalisation=model_file.describe(data.transform),
+            normalisation=preparations.described(data.transform),
             stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
             dataset=data.name,
             key=self._about.key,

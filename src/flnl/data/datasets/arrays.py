@@ -69,19 +69,19 @@ class Arrays:
         """
         root = expand(self.root)
         path = root / Path(self.file).expanduser()
-        arrays = _load(path)
+        arrays = load(path)
         train, test = (self._pixels(arrays[name], f"{name} of {path}") for name in ("x_train", "x_test"))
         if (train.dtype, train.shape[1:]) != (test.dtype, test.shape[1:]):
             raise UserError(
                 f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}; they must agree"
             )
-        classes = _classes(arrays, path, more=self.labels is not None)
-        y_train = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
+        classes = classes_of(arrays, path, more=self.labels is not None)
+        y_train = labels_of(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
         table = self._label_file(arrays, root, path, len(train), classes)
         truth, given = choose_labels(self.truth, "y_train", y_train, table)
         owners = table.owners if table else None
         if owners is None and "clients" in arrays:
-            owners = _owners(arrays["clients"], len(train), path)
+            owners = owners_of(arrays["clients"], len(train), path)
         scale = 255.0 if train.dtype == torch.uint8 else 1.0
         mean, std = self._normalization(train, scale)
         return assemble(
@@ -89,7 +89,7 @@ class Arrays:
             classes=classes,
             train=TensorImages(train),
             test=TensorImages(test),
-            test_labels=_labels(arrays, "y_test", len(test), classes, path),
+            test_labels=labels_of(arrays, "y_test", len(test), classes, path),
             transform=Transform(
                 (train.shape[2], train.shape[3]), mean, std, scale=scale, padding=self.padding, flip=self.flip
             ),
@@ -143,7 +143,7 @@ class Arrays:
             positions = tuple(str(i) for i in range(count))
             return read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
         if "y_given" in arrays:
-            return LabelFile(_labels(arrays, "y_given", count, classes, path), None, None)
+            return LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
         return None
 
     def _normalization(self, train: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -158,7 +158,7 @@ class Arrays:
         return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())  # a constant channel stays finite
 
 
-def _load(path: Path) -> Content:
+def load(path: Path) -> Content:
     """Load the arrays of the file.
 
     Raises:
@@ -191,10 +191,10 @@ def _load(path: Path) -> Content:
     return content
 
 
-def _classes(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
+def classes_of(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
     """The names of the classes; their numbers if the file has no names. ``more``: a label file may have others."""
     if "classes" in arrays:
-        names = tuple(_texts(arrays["classes"].reshape(-1), f"dataset.file: classes of {path}"))
+        names = tuple(texts_of(arrays["classes"].reshape(-1), f"dataset.file: classes of {path}"))
         if len(set(names)) != len(names):
             raise UserError(f"dataset.file: two classes of {path} have the same name")
     else:
@@ -212,7 +212,7 @@ def _classes(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
     return names
 
 
-def _labels(arrays: Content, name: str, count: int, classes: tuple[str, ...], path: Path) -> Labels:
+def labels_of(arrays: Content, name: str, count: int, classes: tuple[str, ...], path: Path) -> Labels:
     """Labels as int64 [count].
 
     Raises:
@@ -246,18 +246,18 @@ def _whole(arrays: Content, name: str, path: Path) -> NDArray[Any]:
     return labels
 
 
-def _owners(array: NDArray[Any], count: int, path: Path) -> Owners:
+def owners_of(array: NDArray[Any], count: int, path: Path) -> Owners:
     """The natural clients [count]."""
     where = f"dataset.file: clients of {path}"
     if array.shape != (count,) or array.dtype.kind not in "iuUS":
         raise UserError(f"{where} is {array.dtype} {array.shape}; it should be {count} names or numbers from 0")
     try:
-        return Owners.of(_texts(array, where), where)
+        return Owners.of(texts_of(array, where), where)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 
 
-def _texts(array: NDArray[Any], where: str) -> list[str]:
+def texts_of(array: NDArray[Any], where: str) -> list[str]:
     """Names or numbers [n] as text; bytes are UTF-8.
 
     Raises:

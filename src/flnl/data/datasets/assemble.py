@@ -11,12 +11,12 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
+from flnl.core.inputs import Preparation
 from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.label_file import some
 from flnl.data.images import Store
 from flnl.data.owners import LEFT_OUT, Owners
-from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,12 @@ def assemble(
     train: Store,
     test: Store,
     test_labels: Labels,
-    transform: Transform,
+    transform: Preparation,
     truth: Labels | None,
     given: Labels | None = None,
     owners: Owners | None = None,
     ids: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     test_owners: Indices | None = None,
     train_size: int | None,
     train_sample: int | None = None,
@@ -68,6 +69,7 @@ def assemble(
             _tell_of_lost(owners, keep, train_size)
         train = train.take(keep)
         truth, given, clients = (None if array is None else array[keep] for array in (truth, given, clients))
+        texts = None if texts is None else tuple(texts[i] for i in keep.tolist())
         ids = tuple(str(i) if ids is None else ids[i] for i in keep.tolist())
     if test_size is not None:
         keep = balanced(test_labels, test_size, "dataset.test_size")
@@ -87,6 +89,7 @@ def assemble(
         clients=clients,
         client_names=None if owners is None else owners.names,
         test_clients=test_owners,
+        texts=texts,
         ids=ids,
         fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
         names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),

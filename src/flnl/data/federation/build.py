@@ -34,6 +34,7 @@ from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
 from flnl.data.owners import LEFT_OUT, called
 from flnl.data.partition import Partition, Pool, Split
+from flnl.data.preparations import described
 from flnl.numerics import label_flips, rounding
 from flnl.numerics.rounding import whole
 from flnl.storage import csv_lines, spreadsheet, written_names
@@ -350,7 +351,11 @@ def _cache_file(
         Path(rounding.__file__),
         *(here / "owner_file.py", here / "owners.py"),  # read partition.path, with the next three
         *(Path(csv_lines.__file__), Path(spreadsheet.__file__), Path(written_names.__file__)),
-        *(here / "array_pickle.py", here / "transforms.py"),  # noise=human and noise=instance use them
+        *(
+            here / "array_pickle.py",
+            here / "transforms.py",
+            here / "preparations.py",
+        ),  # noise=human and noise=instance use them
         *sorted((here / "noise").glob("*.py")),
     ]
     key = {
@@ -359,7 +364,7 @@ def _cache_file(
         # what noise or partition may read, beside the labels and images in the fingerprint
         "name": dataset.name,
         "classes": dataset.classes,
-        "transform": asdict(dataset.transform),
+        "transform": described(dataset.transform),
         "ids": dataset.ids if dataset.ids is None else list(dataset.ids),
         "clients": dataset.client_names,
         "seed": seed,

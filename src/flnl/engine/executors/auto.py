@@ -150,12 +150,12 @@ def multiply_adds(network: Network) -> int:
     multiplying = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     layers = [layer for layer in network.module.modules() if isinstance(layer, multiplying)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    size = (1, len(network.transform.mean), *network.transform.size)
+    inputs = network.transform.example((1,), torch.Generator().manual_seed(0)).to(network.device)
     mode = network.module.training
     network.module.eval()
     try:
         with torch.no_grad():
-            network.module(torch.zeros(size, dtype=network.dtype, device=network.device))
+            network.module(inputs.to(network.dtype) if inputs.is_floating_point() else inputs)
     finally:
         network.module.train(mode)
         for hook in hooks:

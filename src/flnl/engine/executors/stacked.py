@@ -235,8 +235,7 @@ class Stacked(Executor):
 
     def _pooled(self) -> int:
         """Maximum number of images that a stack holds."""
-        transform, width = self.network.transform, self.network.dtype.itemsize
-        each = len(transform.mean) * transform.size[0] * transform.size[1] * width
+        each = math.prod(self.network.transform.shape) * self.network.dtype.itemsize
         return int(self._memory * GIB * POOLED / each)
 
     def _log_unstacked(self, reason: str) -> None:

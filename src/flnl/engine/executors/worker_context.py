@@ -18,10 +18,10 @@ from torch import nn
 from flnl.core.errors import RaisedInWorkerError, UserError, in_one_line, in_users_code
 from flnl.core.execution import BLOCK, ClientJob, Executor
 from flnl.core.images import Images
+from flnl.core.inputs import Preparation
 from flnl.core.payload import Params
 from flnl.core.tally import Tally
 from flnl.core.usage import Usage, Used
-from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.network import Layout, Network
 from flnl.engine.placement import PRECISIONS, placement_for
@@ -34,7 +34,7 @@ class Recipe:
     """Everything a new process needs to rebuild the network."""
 
     module: nn.Module
-    transform: Transform
+    transform: Preparation
     num_classes: int
     device: str
     precision: int | str

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from flnl.core import checked
+from flnl.core.inputs import Augmentation, Preparation
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
 from flnl.core.training import Training
-from flnl.data.transforms import Augmentation, Transform
 
 
 def batch_sizes(count: int, batch_size: int, *, join_last_of_one: bool) -> list[int]:
@@ -89,7 +89,7 @@ class Draws:
         return pool[torch.cat(drawn)[:count]]
 
     def crops(
-        self, transform: Transform, count: int, stored: tuple[int, int], *, view: int = 0, beside: bool = False
+        self, transform: Preparation, count: int, stored: tuple[int, ...], *, view: int = 0, beside: bool = False
     ) -> Augmentation | None:
         """Crops and flips of the next ``count`` images, whose stored size is ``stored`` (H', W').
 

@@ -21,7 +21,7 @@ class Inputs:
         self._fixed: Tensor | None = None
         if len(self._samples) <= network.chunk(1):
             self._stored = self._samples.read(augmented=True)
-            random = network.transform.random((self._stored.shape[-2], self._stored.shape[-1]))
+            random = network.transform.random(tuple(self._stored.shape[2:]))
             self._fixed = None if random else network.prepare(self._stored)
 
     def of(self, parts: Sequence[Tensor], *, beside: bool = False) -> Iterator[Tensor]:
@@ -45,7 +45,7 @@ class Inputs:
         )
         transform, draws = self._network.transform, self._draws
         for images in held:
-            size = images.shape[-2], images.shape[-1]
+            size = tuple(images.shape[2:])
             if not transform.random(size):
                 yield (self._network.prepare(images),) * count
                 continue

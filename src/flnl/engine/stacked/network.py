@@ -207,8 +207,7 @@ def _compared(network: Network) -> Stackable:
         return tensor.detach().double() + noise if tensor.is_floating_point() else tensor.clone()
 
     params = [{name: near(t) for name, t in module.state_dict().items()} for _ in range(CLIENTS)]
-    shape = (CLIENTS, SAMPLES, len(network.transform.mean), *network.transform.size)
-    inputs = torch.randn(shape, generator=draw, dtype=torch.float64).to(network.device)
+    inputs = network.transform.example((CLIENTS, SAMPLES), draw).to(network.device)
     mode = module.training
     try:
         with torch_seeded(0, network.device):

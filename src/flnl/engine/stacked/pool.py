@@ -6,8 +6,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from flnl.core.inputs import Augmentation
 from flnl.core.messages import ClientTask
-from flnl.data.transforms import Augmentation
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flnl.core.inputs import Augmentation
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.payload import Params
 from flnl.core.step import Mixing, Phase
 from flnl.core.tally import Tally
-from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining

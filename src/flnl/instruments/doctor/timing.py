@@ -129,7 +129,7 @@ def _training(plain: dict[str, Any]) -> Training:
 
 def _round(executor: Any, job: LocalTraining, network: Network, clients: int, samples: int) -> float:
     """Seconds of the local training of ``clients`` clients of ``samples`` images each."""
-    shape = (len(network.transform.mean), *network.transform.size)
+    shape = network.transform.shape
     store = TensorImages(torch.randint(0, 256, (samples, *shape), dtype=torch.uint8))
     labels = torch.randint(0, network.num_classes, (samples,))
     sent = Broadcast(0, 1, network.params())

@@ -1,17 +1,19 @@
 """FedLSR's objective: cross-entropy of a mixture of two views, and their divergence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.core.errors import UserError
+from flnl.core.inputs import WORDS
 from flnl.core.messages import ClientTask, Samples
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.ranges import NonNegative, Positive, Share
 from flnl.core.step import LOGITS, Step
 from flnl.methods.fedlsr.view import Kind, Pixels, ViewDraw, drawn_view, view
@@ -72,6 +74,12 @@ class FedLSR(LossTerm):
     sharpening_js: Positive  # 1 / T_d
     view: Kind
     degrees: Positive
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why there is no second view: samples are no images."""
+        if setting.kind == "image":
+            return None
+        return f"FedLSR rotates or mirrors images, and the data set has {WORDS[setting.kind]}: use another method"
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Pixels | None:
         """How inputs are made of pixels, if their colours change; else None.

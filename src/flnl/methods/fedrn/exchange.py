@@ -93,7 +93,9 @@ class ReliableNeighbours(Exchange):
         return self.stage
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why the neighbours' last layers cannot be trained: none is called ``head``."""
+        """Why the neighbours' last layers cannot be trained, or models not be asked what they make of noise."""
+        if setting.kind == "tokens":
+            return "FedRN compares models by their answers to an input of noise, and there is none among texts"
         names = [name for name, _ in network.named_parameters()]
         if any(map(in_head, names)):
             return None

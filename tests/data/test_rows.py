@@ -1,0 +1,256 @@
+"""Features and tables: rows of numbers are stored as they are, scaled column by column, and refused with a reason."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import flnl
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.datasets.features import Features
+from flnl.data.datasets.rows import RowTexts, prepared, stored
+from flnl.data.datasets.table import Bundled, Table, every
+from flnl.data.preparations import Rows, Tokens, described, restored
+from flnl.data.transforms import Transform
+
+TRAIN = np.array([[1.0, 200.0, 5.0], [2.0, 180.0, 5.0], [4.0, 260.0, 5.0], [5.0, 240.0, 5.0]])
+TEST = np.array([[3.0, 300.0, 6.0]])
+
+
+def test_columns_are_standardised_by_the_training_rows():
+    """Each by its own mean and deviation over all rows; a constant one is divided by 1."""
+    rows = prepared(stored(TRAIN, "x"), "column")
+    assert rows.mean == (3.0, 220.0, 5.0)
+    assert rows.std == pytest.approx((1.58113883008, 31.6227766017, 1.0), abs=1e-9)
+    expected: Any = [[-1.26491106407, -0.632455532034, 0], [-0.632455532034, -1.26491106407, 0]]
+    expected += [[0.632455532034, 1.26491106407, 0], [1.26491106407, 0.632455532034, 0]]
+    found = rows.normalize(torch.from_numpy(TRAIN), torch.float64)
+    assert np.allclose(found, expected, atol=1e-9)
+    assert np.allclose(rows.normalize(torch.from_numpy(TEST), torch.float64), [[0, 2.52982212813, 1]], atol=1e-9)
+
+
+def test_rows_have_length_one():
+    half = torch.tensor([[0.0999755859375, 3.0], [-2.5, 4.0], [0.0, 0.0]], dtype=torch.float16)
+    kept = stored(half.numpy(), "x")
+    assert kept.pixels.dtype == torch.float16  # stored as it is
+    found = prepared(kept, "unit").normalize(kept.pixels)
+    assert found.dtype == torch.float32
+    expected = [[0.0333067057531, 0.999445177762], [-0.529998940003, 0.847998304005], [0, 0]]
+    assert np.allclose(found, expected, atol=1e-6)
+    assert torch.equal(prepared(kept, "none").normalize(kept.pixels), half.float())
+    assert torch.equal(kept.pixels, half)  # inputs are copies
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (np.array([[0.0, 1.0], [np.nan, 0.0]]), r"not finite as float32, first in row 1, column 0: fill in missing"),
+        (np.array([[1e300, 0.0]]), r"not finite as float32, first in row 0, column 0"),
+        (np.array([["a"]]), r"is <U1 \[1, 1\]; it should be numbers \[N, D\]"),
+        (np.zeros(3), r"is float64 \[3\]; it should be numbers"),
+        (np.zeros((0, 3)), r"is float64 \[0, 3\]; it should be numbers"),
+    ],
+)
+def test_rows_that_are_no_numbers_are_refused(rows: Any, reason: str):
+    with pytest.raises(UserError, match=rf"^x .*{reason}"):
+        stored(rows, "x")
+
+
+def test_preparations_are_described_and_made_again():
+    transform = Transform((2, 2), (0.5,), (0.25,), padding=1, flip=True)
+    for one in (transform, Rows(2, (0.0, 1.0), (1.0, 2.0)), Rows(3, unit=True), Tokens(9, 4)):
+        assert restored(described(one)) == one
+    assert "kind" not in described(transform)  # as in models of before there were others
+    for strange in ({"kind": "sound"}, {"kind": "vector", "width": 2, "height": 3}):
+        with pytest.raises(ValueError, match="describes no inputs"):
+            restored(strange)
+
+
+# ------------------------------------------------------------------------------------------------------------ features
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    rng = stream(1, "features")
+    values: dict[str, Any] = {"x_train": rng.normal(size=(60, 5)).astype(np.float32), "y_train": np.arange(60) % 3}
+    values |= {"x_test": rng.normal(size=(30, 5)).astype(np.float32), "y_test": np.arange(30) % 3}
+    return values | changes
+
+
+def features(root: Path, **changes: Any) -> Any:
+    values: dict[str, Any] = {"name": "own", "root": str(root), "file": "features.npz", "labels": None, "texts": None}
+    values |= {"truth": "y_train", "normalize": "none", "train_size": None, "train_sample": None, "test_size": None}
+    return Features(**values | changes)()
+
+
+def test_features_have_owners_columns_and_texts(tmp_path: Path):
+    clients = np.array(["b", "a", "b"] * 20)
+    np.savez(tmp_path / "features.npz", **arrays(clients=clients, columns=np.array(["v", "w", "x", "y", "z"])))
+    data = features(tmp_path)
+    assert data.train.shape == (5,)
+    assert data.client_names == ("a", "b")
+    assert data.transform == Rows(5)
+    row = arrays()["x_train"][7]
+    assert data.texts[7] == ", ".join(f"{name} {value:.4g}" for name, value in zip("vwxyz", row, strict=True))
+    (tmp_path / "texts.csv").write_text('id,text\n1,"one, two"\n0,zero\n')
+    assert [*features(tmp_path, texts="texts.csv").texts[:3]] == ["zero", "one, two", ""]
+    some = features(tmp_path, texts="texts.csv", train_sample=12)
+    assert [some.texts[i] for i, name in enumerate(some.ids) if name in ("0", "1")] == [
+        {"0": "zero", "1": "one, two"}[name] for name in some.ids if name in ("0", "1")
+    ]
+
+
+def test_features_that_do_not_fit_are_refused(tmp_path: Path):
+    file = tmp_path / "features.npz"
+    np.savez(file, **arrays(x_test=np.zeros((30, 4))))
+    with pytest.raises(UserError, match=r"have 5 and 4 columns; they must agree$"):
+        features(tmp_path)
+    np.savez(file, **arrays(columns=np.array(["a"])))
+    with pytest.raises(UserError, match=r"names 1 columns of 5$"):
+        features(tmp_path)
+    np.savez(file, **arrays())
+    for text, reason in (("id,text\n60,a\n", "line 2 .* '60' is none of 0..59"), ("id\n1\n", "no column 'text'")):
+        (tmp_path / "texts.csv").write_text(text)
+        with pytest.raises(UserError, match=rf"^dataset\.texts: .*{reason}"):
+            features(tmp_path, texts="texts.csv")
+    (tmp_path / "texts.csv").write_text("id,text\n1,a\n1,b\n")
+    with pytest.raises(UserError, match=r"line 3 .* id '1' stands there twice"):
+        features(tmp_path, texts="texts.csv")
+
+
+def test_long_rows_are_cut():
+    texts = RowTexts(np.arange(28).reshape(2, 14), [f"c{i}" for i in range(14)])
+    assert texts[1].endswith("c11 25, and 2 more")
+    assert len(texts) == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def table(root: Path, **changes: Any) -> Any:
+    values: dict[str, Any] = {"name": "t", "root": str(root), "file": "table.csv", "test": None, "test_every": 5}
+    values |= {"label": "label", "truth": "label", "client": None, "leave_out": [], "normalize": "none"}
+    return Table(**values | {"train_sample": None, "test_size": None} | changes)()
+
+
+def write(path: Path, header: str, rows: list[str]) -> None:
+    path.write_text("\n".join([header, *rows]) + "\n")
+
+
+def test_a_table_has_a_label_an_owner_and_numbers(tmp_path: Path):
+    rows = [f"{i},{2 * i}.5,{'ab'[i % 2]},{'ba'[i % 2]},h{i % 3},n{i}" for i in range(20)]
+    write(tmp_path / "table.csv", "x,y,label,right,clinic,name", rows)
+    data = table(tmp_path, client="clinic", leave_out=["name", "right"])
+    tested = [0, 10, 1, 11]  # of the samples by class, every fifth
+    assert sorted(tested) == every(np.arange(20) % 2, 5).tolist()
+    train = [i for i in range(20) if i not in tested]
+    assert data.train.pixels.tolist() == [[i, 2 * i + 0.5] for i in train]
+    assert data.test.pixels[:, 0].tolist() == sorted(tested)
+    assert (data.classes, data.given) == (("a", "b"), None)
+    assert data.truth.tolist() == [i % 2 for i in train]
+    assert data.clients.tolist() == [i % 3 for i in train]
+    assert data.test_clients.tolist() == [i % 3 for i in sorted(tested)]
+    assert data.texts[0] == "x 2, y 4.5"
+    noisy = table(tmp_path, truth="right", leave_out=["name", "clinic"])
+    assert noisy.given.tolist() == [1 - y for y in noisy.truth.tolist()]
+    assert noisy.test_labels.tolist() == [1 - i % 2 for i in every(1 - np.arange(20) % 2, 5)]
+    unknown = table(tmp_path, truth=None, leave_out=["name", "clinic", "right"])
+    assert unknown.truth is None
+    assert unknown.given is not None
+
+
+def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
+    write(tmp_path / "table.csv", "x;label;clinic", ["1;10;a", "2;9;a", "3;10;b"])
+    write(tmp_path / "test.csv", "clinic,x,label", ["c,4,9", "b,5,10"])
+    data = table(tmp_path, test="test.csv", client="clinic")
+    assert data.classes == ("9", "10")  # numbers are in their order
+    assert (data.truth.tolist(), data.test_labels.tolist()) == ([1, 0, 1], [0, 1])
+    assert data.test_clients.tolist() == [-1, 1]  # nobody trains on what c has
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "changes", "reason"),
+    [
+        ("x,label", "1,a", {"label": "y"}, r"has no column 'y'; it has x, label"),
+        ("x,label", "red,a", {}, r"column 'x' has 'red', which is no number: write categories as numbers"),
+        ("x,label", ",a", {}, r"column 'x' has '', which is no number"),
+        ("x,label", "nan,a", {}, r"not finite as float32"),
+        ("x,label", "1,", {}, r"row 1 has no label"),
+        ("label", "a", {}, r"has no column of numbers beside those of label and client"),
+        ("x,label", "1,b", {}, r"column 'label' has 1 class"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: str, changes: Any, reason: str):
+    usual = "1,b" if header == "x,label" else "b"
+    write(tmp_path / "table.csv", header, [usual, row] + [usual] * 6)
+    with pytest.raises(UserError, match=rf"^dataset\..*{reason}"):
+        table(tmp_path, **changes)
+
+
+def test_other_kinds_of_files_are_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"a\.parquet is no CSV file: write it as one"):
+        table(tmp_path, file="a.parquet")
+    with pytest.raises(UserError, match=r"nowhere\.csv cannot be read .*; a relative path begins at dataset\.root$"):
+        table(tmp_path, file="nowhere.csv")
+
+
+def bundled(name: Any, root: str = "/nowhere") -> Any:
+    return Bundled(name, root, False, "column", None, None)()
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "classes"), [("breast_cancer", (455, 114, 30), 2), ("wine", (142, 36, 13), 3)]
+)
+def test_tables_of_scikit_learn(name: str, sizes: tuple[int, int, int], classes: int):
+    data = bundled(name)
+    assert (len(data.train), len(data.test), *data.train.shape) == sizes
+    assert len(data.classes) == classes
+    inputs = data.transform.normalize(data.train.pixels, torch.float64)
+    assert abs(inputs.mean(0)).max() < 1e-6
+    assert abs(inputs.std(0, correction=0) - 1).max() < 1e-6
+
+
+def test_a_table_that_is_not_there_is_not_fetched_unasked(tmp_path: Path):
+    with pytest.raises(UserError, match=r"^dataset\.root: covertype is not in .* dataset\.download=true$"):
+        bundled("covertype", str(tmp_path))
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+
+def run(tmp_path: Path, name: str, *words: str) -> Path:
+    usual = ["debug=fast", "protocol=digits", f"dataset.root={tmp_path}", "logger=[]", "figures=false"]
+    flnl.run([*usual, *words, f"output={tmp_path / name}"])
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_a_row_is_trained_as_an_image_of_one_line(tmp_path: Path, executor: str):
+    """To the bit, where nothing is scaled."""
+    for file in ("features.npz", "arrays.npz"):
+        np.savez(tmp_path / file, **arrays())
+    words = ["method=fedcorr", "model=mlp", f"executor={executor}", "partition.num_clients=4"]
+    row = run(tmp_path, "row", *words, "dataset=features")
+    image = run(tmp_path, "image", *words, "dataset=arrays", "dataset.shape=[1,1,5]", "dataset.normalize=none")
+    one, other = (torch.load(folder / "model.pt") for folder in (row, image))
+    assert one["shape"] == [5]
+    assert one["normalisation"]["kind"] == "vector"
+    assert all(torch.equal(one["weights"][name], tensor) for name, tensor in other["weights"].items())
+    model = flnl.load_model(row)
+    x = torch.from_numpy(arrays()["x_test"])
+    assert torch.equal(model(model.transform(x)), model(x))
+    assert model.transform(x[0]).shape == (5,)
+    with pytest.raises(UserError, match=r"a tensor of shape \[4\]: this model takes \[5\] or \[B, 5\]"):
+        model.transform(torch.zeros(4))
+    with pytest.raises(UserError, match="this model takes inputs of 5, which are not images"):
+        model.transform("cat.png")
+
+
+def test_what_needs_images_refuses_rows(tmp_path: Path):
+    words = ["dataset=wine", "partition.num_clients=4"]
+    with pytest.raises(UserError, match=r"^method\.local\.fedlsr: FedLSR rotates .* the data set has rows of numbers"):
+        run(tmp_path, "a", *words, "method=fedlsr")
+    with pytest.raises(UserError, match=r"^model=cnn takes images, and a sample of the dataset is 13 values"):
+        run(tmp_path, "b", *words, "method=fedavg", "model=cnn")
