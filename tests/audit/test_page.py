@@ -24,6 +24,7 @@ from flnl.console.terminal import visible
 from flnl.core.errors import UserError
 from flnl.data.dataset import Dataset
 from flnl.data.images import ImageFiles, TensorImages
+from flnl.data.preparations import Rows
 from flnl.data.transforms import Transform
 from tests.audit.pages import Read, audit, read, shards
 
@@ -442,3 +443,31 @@ def test_each_cell_of_the_matrix_asks_for_its_own_pair(tmp_path: Path) -> None:
     expected = {(one.given, one.predicted): one.issues for one in found.by_pair if one.issues}
     assert shown == expected
     assert any(shown.get((k, j)) != count for (j, k), count in shown.items()), "the toy tells directions apart"
+
+
+# ------------------------------------------------------------------------------------------------------------- texts
+
+
+def test_texts_are_shown_in_place_of_pictures(tmp_path: Path) -> None:
+    """Of a hostile kind, too: as text, not as elements; a long one is cut."""
+    given = audit(2 * K, issues=2 * K)
+    texts = [*HOSTILE, *["data:image/png;base64,AAAA", "a" * 700, ""], *["x"] * (K - 3)]
+    rows = TensorImages(torch.zeros(2 * K, 3))
+    labels = np.zeros(2 * K, np.int64)
+    data = Dataset("toy", ("a", "b"), rows, rows, labels, Rows(3), labels, texts=texts)
+    (tmp_path / "texts").mkdir()
+    write_page(tmp_path / "texts", given, data)
+    page, kept = read(tmp_path / "texts"), shards(tmp_path / "texts")
+    assert page.data["worded"] is True
+    position = given.samples.position[given.detailed].tolist()
+    shown = [text for shard in kept for text in shard["image"]]
+    wanted = [texts[i] if len(texts[i]) <= 600 else f"{'a' * 600} ..." for i in position]
+    assert shown == [text or None for text in wanted]
+    assert not [tag for tag, _ in page.tags if tag == "img"]
+    assert len([1 for _, name, value in page.values if (name, value) == ("class", "text")]) == 2 * K - 1
+    (tmp_path / "tame").mkdir()
+    tame = Dataset(
+        "toy", ("a", "b"), rows, rows, labels, Rows(3), labels, texts=["y" if text else "" for text in texts]
+    )
+    write_page(tmp_path / "tame", given, tame)
+    assert page.tags == read(tmp_path / "tame").tags

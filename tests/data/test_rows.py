@@ -12,7 +12,8 @@ from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.datasets.features import Features
 from flnl.data.datasets.rows import RowTexts, prepared, stored
-from flnl.data.datasets.table import Bundled, Table, every
+from flnl.data.datasets.sheet import every
+from flnl.data.datasets.table import Bundled, Table
 from flnl.data.preparations import Rows, Tokens, described, restored
 from flnl.data.transforms import Transform
 
@@ -38,7 +39,7 @@ def test_rows_have_length_one():
     assert kept.pixels.dtype == torch.float16  # stored as it is
     found = prepared(kept, "unit").normalize(kept.pixels)
     assert found.dtype == torch.float32
-    expected = [[0.0333067057531, 0.999445177762], [-0.529998940003, 0.847998304005], [0, 0]]
+    expected: Any = [[0.0333067057531, 0.999445177762], [-0.529998940003, 0.847998304005], [0, 0]]
     assert np.allclose(found, expected, atol=1e-6)
     assert torch.equal(prepared(kept, "none").normalize(kept.pixels), half.float())
     assert torch.equal(kept.pixels, half)  # inputs are copies

@@ -13,6 +13,9 @@ Kind = Literal["image", "vector", "tokens"]
 WORDS: dict[Kind, str] = {"image": "images", "vector": "rows of numbers", "tokens": "texts"}
 """What samples of each kind are called in messages."""
 
+UNKNOWN, PAD = 0, 1
+"""Token ids of a word that is in no vocabulary, and of what follows the end of a text."""
+
 
 @dataclass(frozen=True)
 class Augmentation:

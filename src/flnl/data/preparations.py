@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.inputs import Augmentation, Kind, Preparation
+from flnl.core.inputs import PAD, Augmentation, Kind, Preparation
 from flnl.data.transforms import Transform
-
-UNKNOWN, PAD = 0, 1
-"""Token ids of a word that is in no vocabulary, and of what follows the end of a text."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Batch rules: plain batches and mixup."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
-from flnl.core.parts import BatchRule
+from flnl.core.parts import BatchRule, Part, Setting
 from flnl.core.ranges import NonNegative, StageNumber
 from flnl.core.step import Mixing
 
@@ -26,6 +28,12 @@ class Mixup(BatchRule):
     alpha: NonNegative
     enabled: bool
     stages: list[StageNumber] | None
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why inputs cannot be mixed: they are words."""
+        if setting.kind != "tokens" or not self.enabled or self.alpha == 0:
+            return None
+        return f"mixup blends inputs, and words cannot be blended: set {setting.key}.enabled=false"
 
     def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
         """λ and a permutation; None if nothing is mixed."""

@@ -29,6 +29,7 @@ from flnl.core.state import FederatedState
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.federation.recorded import what_differs
+from flnl.data.preparations import Tokens
 from flnl.engine import loop, planned
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, initial_params
@@ -276,6 +277,13 @@ def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: P
         raise UserError(
             f"model ({type(make).__name__}) takes {' or '.join(WORDS[one] for one in takes)}, and {data.name} has "
             f"{WORDS[kind]}: set {FITTING[kind]}"
+        )
+    if (
+        isinstance(data.transform, Tokens)
+        and getattr(make, "vocabulary", data.transform.vocabulary) < data.transform.vocabulary
+    ):
+        raise UserError(
+            f"model.vocabulary={make.vocabulary}: the texts of {data.name} have {data.transform.vocabulary} token ids"
         )
     module, params = initial_params(
         lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed

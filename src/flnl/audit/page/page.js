@@ -168,7 +168,10 @@
     const predicted = all.predicted[one.number];
     const name = visible(one.sample);
     const top = make("div", { className: "top" });
-    if (one.image && /^data:image\/(png|webp);base64,[A-Za-z0-9+/=]+$/.test(one.image)) {
+    const text = data.worded && one.image ? [make("p", { className: "text" }, visible(one.image))] : [];
+    if (data.worded) {
+      // what is shown is a text, above
+    } else if (one.image && /^data:image\/(png|webp);base64,[A-Za-z0-9+/=]+$/.test(one.image)) {
       const image = make("img", { src: one.image, alt: "", decoding: "async" });
       image.onload = () => image.classList.toggle("tiny", image.naturalWidth <= TINY);
       top.append(make("div", { className: "picture" }, image));
@@ -186,7 +189,7 @@
     about.append(make("br"), `client ${one.client} · `, make("b", {}, name));
     const buttons = Object.entries(VERDICTS).map(([key, verdict]) =>
       make("button", { type: "button", className: verdict, "aria-keyshortcuts": key, onclick: () => toggle(node, verdict) }, SHOWN[verdict]));
-    const node = make("li", { className: "card", tabIndex: -1 }, top, bars, about, make("div", { className: "verdict" }, ...buttons));
+    const node = make("li", { className: "card", tabIndex: -1 }, ...text, top, bars, about, make("div", { className: "verdict" }, ...buttons));
     node.setAttribute("aria-label", `${name}: given ${className(given)}, suggested ${className(predicted)}`);
     node.one = one;
     mark(node);

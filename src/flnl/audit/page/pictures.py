@@ -27,6 +27,8 @@ MOST_PIXELS = 64_000_000
 """Files with more pixels are not decoded."""
 PNG_BYTES = 1024
 """Up to this many bytes of pixels, a thumbnail is encoded without loss."""
+MOST_CHARACTERS = 600
+"""A longer text is cut."""
 THREADS = 4
 
 
@@ -36,6 +38,8 @@ def check_pictures(dataset: Dataset) -> None:
     Raises:
         UserError: if they have other channels than grey or red, green and blue.
     """
+    if dataset.transform.kind != "image":
+        return
     channels = dataset.train.shape[0]
     if channels not in (1, 3):
         raise UserError(
@@ -52,6 +56,16 @@ def thumbnails(dataset: Dataset, positions: Sequence[int]) -> list[str | None]:
             return list(pool.map(_of_file, [images.root / images.paths[position] for position in positions]))
         stored = images.read(torch.tensor(positions, dtype=torch.int64)).cpu().double().numpy()
         return list(pool.map(lambda pixels: _encoded(_image(pixels)), _shown(stored / dataset.transform.scale)))
+
+
+def excerpts(dataset: Dataset, positions: Sequence[int]) -> list[str | None]:
+    """What a reader sees of training samples that are no images, at ``positions`` [n]; None where that is nothing."""
+    texts = dataset.texts or ()
+    return [_cut(texts[i]) or None if i < len(texts) else None for i in positions]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ..."
 
 
 def _of_file(file: Path) -> str | None:

@@ -17,6 +17,7 @@ class Suspects:
     """Samples in the order of the page: the first by rank, then others of the random sample for review."""
 
     audit: Audit
+    worded: bool = False  # whether texts are shown in place of images
 
     @property
     def index(self) -> Indices:
@@ -44,7 +45,7 @@ class Suspects:
         }
 
     def shard(self, start: int, stop: int, images: Sequence[str | None]) -> dict[str, Any]:
-        """What the script shows of the suspects from ``start`` to ``stop``; ``images`` are the data URIs of some."""
+        """What the script shows of the suspects from ``start`` to ``stop``; ``images`` are data URIs or texts."""
         samples, index = self.audit.samples, self.index[start:stop]
         flagged = samples.method_flagged
         return {
@@ -71,6 +72,7 @@ class Suspects:
         samples, classes = audit.samples, audit.classes
         given, predicted = (classes[int(labels[i])] for labels in (samples.given, samples.predicted))
         name = samples.name[i]
+        words = element("p", image, class_="text") if self.worded and image is not None else ""
         picture = element("img", src=image, alt="") if image is not None else joined(name)
         bars = [
             element(
@@ -84,9 +86,10 @@ class Suspects:
         ]
         return element(
             "li",
+            words,
             element(
                 "div",
-                element("div", picture, class_="picture") if shown else "",
+                element("div", picture, class_="picture") if shown and not self.worded else "",
                 element(
                     "dl",
                     *(element("dt", "given"), element("dd", given)),

@@ -9,7 +9,7 @@ from string import Template
 
 from flnl.audit.page import cut, head, tables
 from flnl.audit.page.markup import Markup, element, joined, script_json, text
-from flnl.audit.page.pictures import check_pictures, thumbnails
+from flnl.audit.page.pictures import check_pictures, excerpts, thumbnails
 from flnl.audit.page.suspects import Suspects
 from flnl.audit.result import Audit
 from flnl.core.errors import UserError
@@ -29,13 +29,14 @@ def write_page(folder: Path, audit: Audit, dataset: Dataset | None) -> int:
     Args:
         folder: the folder, of which the caller makes sure that it is seen whole or not at all.
         audit: what the page shows.
-        dataset: the run's data set, for the thumbnails; None for a page without.
+        dataset: the run's data set, for the thumbnails, or texts where samples are no images; None for a page without.
 
     Raises:
         UserError: if the images cannot be shown, or the page grows too large and ``audit.options.force`` is not set.
         OSError: if a file cannot be written.
     """
-    suspects = Suspects(audit)
+    worded = dataset is not None and dataset.transform.kind != "image"
+    suspects = Suspects(audit, worded)
     limit, per_page = audit.options.thumbnails, audit.options.per_page
     pictured = 0 if dataset is None else len(suspects.index) if limit is None else min(limit, len(suspects.index))
     if dataset is not None and pictured:
@@ -46,7 +47,8 @@ def write_page(folder: Path, audit: Audit, dataset: Dataset | None) -> int:
         images: list[str | None] = []
         if dataset is not None and start < pictured:
             chosen = suspects.index[start : min(start + per_page, pictured)]
-            images = thumbnails(dataset, audit.samples.position[chosen].tolist())
+            shown = excerpts if worded else thumbnails
+            images = shown(dataset, audit.samples.position[chosen].tolist())
         first += images[: max(0, WITHOUT_SCRIPTS - len(first))]
         shard = suspects.shard(start, start + per_page, images)
         written += _write(folder / "pages" / f"{number:04d}.js", f"flnlShard({number},{script_json(shard)});\n")
@@ -101,6 +103,7 @@ def _data(audit: Audit, suspects: Suspects, pictured: int) -> dict[str, object]:
         "sizes": [one.samples for one in audit.by_client],
         "perPage": audit.options.per_page,
         "pictured": pictured,
+        "worded": suspects.worded,
         "suspects": suspects.columns(),
     }
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.engine.stacked.errors import NotStackable
+from flnl.models.text import MeanEmbedding, masked_mean
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,28 @@ class BatchNorm(Layer):
         )
 
 
+class Embedding(Layer):
+    """Token ids [B, K·L] to the means of embeddings, [B, K·d]."""
+
+    weight: Tensor  # [K·V, d]
+
+    def __init__(self, layer: MeanEmbedding) -> None:
+        super().__init__({"weight": SIDE_BY_SIDE})
+        self.words = layer.num_embeddings
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One lookup for all clients, each in its own part of the table."""
+        clients = len(self.weight) // self.words
+        ids = inputs.view(len(inputs), clients, -1)
+        first = self.words * torch.arange(clients, device=ids.device)[:, None]
+        return masked_mean(ids, self.weight, first).flatten(1)
+
+
 KNOWN: Mapping[type[nn.Module], Callable[..., Layer]] = {
     nn.Linear: Linear,
     nn.Conv2d: Conv2d,
     nn.BatchNorm1d: BatchNorm,
     nn.BatchNorm2d: BatchNorm,
+    MeanEmbedding: Embedding,
 }
 """Stacked form of each layer, by exact type: a subclass may compute something else."""

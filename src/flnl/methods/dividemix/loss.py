@@ -1,17 +1,18 @@
 """DivideMix's objectives: of the warm-up, and of a network that learns from the other's division."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.ranges import Neutral, NonNegative, Positive
 from flnl.core.step import FIRST, SECOND, Mixing, Step
 from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
@@ -74,6 +75,12 @@ class MixMatch(LossTerm):
         classes = network.num_classes
         counts = torch.bincount(task.labels, minlength=classes) if self.prior == "labels" else torch.ones(classes)
         return (counts.double() / counts.sum().clamp_min(1)).to(network.device, network.dtype)
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why inputs cannot be mixed: they are words."""
+        if setting.kind != "tokens" or self.alpha == 0:
+            return None
+        return f"MixMatch blends inputs, and words cannot be blended: set {setting.key}.alpha=0"
 
     def draw(self, rng: np.random.Generator, size: int) -> Mixing:
         """λ ~ Beta(α, α), or 1 - λ if that is larger, and a partner for each of the 2 ``size`` rows."""

@@ -1,0 +1,168 @@
+"""CSV files with a header, of which columns are labels and owners, and others inputs."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from flnl.core.errors import UserError
+from flnl.core.images import Indices, Labels
+from flnl.core.ranges import PathText, PositiveCount
+from flnl.data.datasets.download import expand
+from flnl.data.datasets.label_file import FROM_ROOT
+from flnl.data.owners import LEFT_OUT, Owners
+from flnl.storage.csv_lines import CsvLines, opened
+
+Columns = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Divided:
+    """The rows of a sheet for training and testing."""
+
+    train: Columns
+    test: Columns
+    classes: tuple[str, ...]
+    truth: Labels | None  # [N]
+    given: Labels | None  # [N]
+    test_labels: Labels  # [M]
+    owners: Owners | None  # of N rows
+    test_owners: Indices | None  # [M]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A CSV file with columns for the label and, if known, the correct label and who holds a row.
+
+    The test rows are those of a second file, or of the samples of each class every ``test_every``-th, beginning with
+    the first. ``truth`` is the column with the correct labels: that of the labels if these are correct, null if none.
+    """
+
+    name: str
+    root: PathText
+    file: PathText  # a relative path begins at root, as of the next
+    test: PathText | None
+    test_every: Annotated[int, Ge(2)]
+    label: str
+    truth: str | None
+    client: str | None
+    train_sample: PositiveCount | None
+    test_size: PositiveCount | None
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """What messages call the training rows and the test rows."""
+        root = expand(self.root)
+        file = f"dataset.file: {root / Path(self.file).expanduser()}"
+        return file, file if self.test is None else f"dataset.test: {root / Path(self.test).expanduser()}"
+
+    def divided(self, inputs: Sequence[str] = (), left_out: Sequence[str] = ()) -> Divided:
+        """The rows, after checking that there are the columns ``inputs`` and ``left_out``, too.
+
+        Without ``inputs``, all other columns are.
+
+        Raises:
+            UserError: if a file cannot be read, or lacks a column or a label.
+        """
+        root, (told, of_test) = expand(self.root), self.told
+        read = read_columns(root / Path(self.file).expanduser(), told)
+        named = [self.label, *(one for one in (self.truth, self.client) if one is not None)]
+        named += [*inputs, *left_out]
+        if missing := [one for one in named if one not in read]:
+            raise UserError(f"{told} has no column {missing[0]!r}; it has {', '.join(read)}")
+        right = self.label if self.truth is None else self.truth
+        if self.test is None:
+            labels = numbered(read[right], ordered({*read[right]}), told)
+            tested = every(labels, self.test_every)
+            train, test = taken(read, np.setdiff1d(np.arange(len(labels)), tested)), taken(read, tested)
+        else:
+            train, test = read, read_columns(root / Path(self.test).expanduser(), of_test)
+            used = inputs or [one for one in read if one not in named]
+            if missing := [one for one in (*used, right) if one not in test]:
+                raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
+        classes = ordered({*train[self.label], *train[right], *test[right]})
+        if len(classes) < 2:
+            raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
+        owners, test_owners = None, None
+        if self.client is not None:
+            owners = _owners(train[self.client], told)
+            if self.client in test:
+                number = {name: i for i, name in enumerate(owners.names)}
+                theirs = _owners(test[self.client], of_test)
+                known = [number.get(name, LEFT_OUT) for name in theirs.names]
+                test_owners = np.array(known, np.int64)[theirs.number]
+        return Divided(
+            train,
+            test,
+            classes,
+            truth=None if self.truth is None else numbered(train[self.truth], classes, told),
+            given=None if self.truth == self.label else numbered(train[self.label], classes, told),
+            test_labels=numbered(test[right], classes, of_test),
+            owners=owners,
+            test_owners=test_owners,
+        )
+
+
+def every(labels: Labels, step: int) -> Indices:
+    """Ascending positions of every ``step``-th sample, in the order of the classes and within a class of the file.
+
+    >>> every(np.array([0, 1, 0, 1, 0]), 2).tolist()
+    [0, 3, 4]
+    """
+    return np.sort(np.argsort(labels, kind="stable")[::step]).astype(np.int64)
+
+
+def read_columns(path: Path, told: str) -> Columns:
+    """The values below each name of the header.
+
+    Raises:
+        UserError: if the file cannot be read, or is another kind of table.
+    """
+    if path.suffix in (".parquet", ".pq", ".xlsx"):
+        raise UserError(f"{told} is no CSV file: write it as one, as by pandas.read_parquet(...).to_csv(...)")
+    try:
+        with opened(path) as file:
+            lines = CsvLines(file, skipinitialspace=True)
+            columns: dict[str, list[str]] = {name: [] for name in lines.header}
+            for _, row in lines:
+                for name, value in row.items():
+                    columns[name].append(value.strip())
+    except (OSError, UnicodeError, csv.Error, ValueError) as error:
+        begins = FROM_ROOT if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"{told} cannot be read ({error}); it should be a CSV file{begins}") from error
+    if not any(columns.values()):
+        raise UserError(f"{told} has no rows")
+    return columns
+
+
+def taken(columns: Columns, index: Indices) -> Columns:
+    """The rows at ``index`` of each column."""
+    return {name: [values[i] for i in index.tolist()] for name, values in columns.items()}
+
+
+def ordered(names: set[str]) -> tuple[str, ...]:
+    """Classes: in numeric order if all are numbers."""
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
+
+
+def numbered(written: Sequence[str], classes: Sequence[str], told: str) -> Labels:
+    """Labels as numbers of the classes.
+
+    Raises:
+        UserError: if one is missing.
+    """
+    if "" in written:
+        raise UserError(f"{told}: row {list(written).index('')} has no label")
+    number = {name: i for i, name in enumerate(classes)}
+    return np.array([number[name] for name in written], np.int64)
+
+
+def _owners(written: Sequence[str], told: str) -> Owners:
+    try:
+        return Owners.of(written, told)
+    except ValueError as error:
+        raise UserError(f"{told}: {error}") from error
