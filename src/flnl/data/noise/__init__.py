@@ -5,7 +5,7 @@ partition, which may then follow the noisy labels. Noise *inside clients* has a 
 the partition, from a separate stream per client, so no client's labels depend on another's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -45,6 +45,14 @@ class ClientNoise(Protocol):
         """One client's given labels [n], from its true ``labels`` [n]."""
 
 
+@runtime_checkable
+class OfClients(Protocol):
+    """Noise inside clients that differs by more than a rate."""
+
+    def of(self, client: int, /) -> Callable[[Labels, float, Dataset, np.random.Generator], Labels]:
+        """What draws the labels of a client, as ``ClientNoise`` is called."""
+
+
 Noise = SetNoise | ClientNoise
 
 
@@ -59,6 +67,7 @@ def corrupt(
     given = truth.copy()
     rates = checked.rates(noise, noise.rates(len(clients), seed), len(clients))
     for k, index in enumerate(clients):
-        drawn = noise(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
+        drawing = noise.of(k) if isinstance(noise, OfClients) else noise
+        drawn = drawing(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
         given[index] = checked.labels(noise, drawn, len(index), dataset.num_classes, k)
     return given, rates
