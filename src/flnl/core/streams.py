@@ -41,7 +41,7 @@ class OfEngine(StrEnum):
 
 OF_FEDERATION = frozenset(
     {
-        *("partition", "validation", "benchmark", "initialisation", "train_sample"),
+        *("partition", "validation", "benchmark", "initialisation", "train_sample", "vote"),
         *("noise", "noise.rate", "noise.matrix", "noise.projection"),
     }
 )

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
-from flnl.core.ranges import Count, PathText, PositiveCount
+from flnl.core.ranges import Count, Neutral, PathText, PositiveCount
 from flnl.core.special import refuse_special
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, Vote, choose_labels, read_label_file
 from flnl.data.images import TensorImages
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
@@ -60,6 +60,7 @@ class Arrays:
     flip: bool
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+    vote: Annotated[Vote, Neutral("first")] = "first"  # records of earlier versions lack this key
 
     def __call__(self) -> Dataset:
         """Load the data set.
@@ -96,6 +97,7 @@ class Arrays:
             truth=truth,
             given=given,
             owners=owners,
+            votes=table.votes if table else None,
             train_size=self.train_size,
             test_size=self.test_size,
         )
@@ -141,7 +143,7 @@ class Arrays:
         """The labels for training, from the label file or else ``y_given``; None if there is neither."""
         if self.labels is not None:
             positions = tuple(str(i) for i in range(count))
-            return read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
+            return read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes, self.vote)
         if "y_given" in arrays:
             return LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
         return None

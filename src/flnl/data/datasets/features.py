@@ -12,7 +12,7 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.arrays import classes_of, labels_of, load, owners_of, texts_of
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import LabelFile, choose_labels, read_label_file
+from flnl.data.datasets.label_file import LabelFile, Vote, choose_labels, read_label_file
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
 from flnl.data.datasets.texts import read_texts
 
@@ -32,6 +32,7 @@ class Features:
     labels: PathText | None
     texts: PathText | None
     truth: Literal["y_train", "csv", "none"]
+    vote: Vote
     normalize: Scaling
     train_size: PositiveCount | None
     train_sample: PositiveCount | None
@@ -58,7 +59,7 @@ class Features:
         table = None
         if self.labels is not None:
             positions = tuple(str(i) for i in range(count))
-            table = read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
+            table = read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes, self.vote)
         elif "y_given" in arrays:
             table = LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
         truth, given = choose_labels(self.truth, "y_train", y_train, table)
@@ -81,6 +82,7 @@ class Features:
             truth=truth,
             given=given,
             owners=owners,
+            votes=table.votes if table else None,
             texts=texts if texts is not None else RowTexts(train.pixels.numpy(), names),
             train_size=self.train_size,
             train_sample=self.train_sample,

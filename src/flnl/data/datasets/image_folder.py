@@ -17,7 +17,7 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.image_layout import ImageSplit, read_layout
-from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file, some
+from flnl.data.datasets.label_file import Vote, choose_labels, named_labels, read_label_file, some
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
@@ -60,6 +60,7 @@ class ImageFolder:
     fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next
     cache: Annotated[str | None, FromFiles(None)] = None
     sites: Annotated[bool | Literal["auto"], Neutral("auto")] = "auto"
+    vote: Annotated[Vote, Neutral("first")] = "first"
 
     def __call__(self) -> Dataset:
         """Load the data set.
@@ -79,7 +80,7 @@ class ImageFolder:
         classes = _classes(train) if file is None or class_folders else _with_labels(_classes(test), train, file)
         way = _way(train)
         folder_labels = _folder_labels(train, classes, way) if class_folders else None
-        table = None if file is None else read_label_file(file, "path", train.paths, classes)
+        table = None if file is None else read_label_file(file, "path", train.paths, classes, self.vote)
         truth, given = choose_labels(self.truth, "folder", folder_labels, table)
         owners = table.owners if table else None
         if owners is None and train.sites is not None:
@@ -94,6 +95,7 @@ class ImageFolder:
             truth=truth,
             given=given,
             owners=owners,
+            votes=table.votes if table else None,
             ids=train.paths,
             train_size=self.train_size,
             test_size=self.test_size,

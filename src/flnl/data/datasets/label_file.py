@@ -4,20 +4,25 @@ Every sample has exactly one line; errors name the line.
 """
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.core.images import Labels
+from flnl.core.images import Indices, Labels
+from flnl.core.streams import stream
 from flnl.data.owners import Owners, owner_name
 from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
 from flnl.storage.written_names import WrittenNames
 
 CLIENT = "client"
+NOBODY = -1
+"""In place of the label that a person has not given."""
 
 FROM_ROOT = "; a relative path begins at dataset.root"
 """What messages say of a file that is not there: ``dataset.labels`` or ``dataset.file``."""
@@ -30,10 +35,22 @@ class LabelFile:
     given: Labels  # [N]
     true: Labels | None  # [N]
     owners: Owners | None  # of N samples
+    votes: Indices | None = None  # [N, C], how many people gave each label; None: one person
 
 
-def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Sequence[str]) -> LabelFile:
+Vote = Literal["first", "majority", "random"]
+"""Which of several labels of a sample is given: that of the column ``label``; the most frequent one, among equally
+frequent ones the first; or a drawn one."""
+ANOTHER = re.compile("label_[0-9]+")
+"""Columns with labels by more people: ``label_2``, ``label_3`` ... A cell may be empty."""
+
+
+def read_label_file(
+    path: Path, column: str, samples: Sequence[str], classes: Sequence[str], vote: Vote = "first"
+) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
+
+    Further columns that are called as ``ANOTHER`` have labels by more people; ``vote`` says which label is given.
 
     It is encoded as UTF-8, or marked as UTF-16; a file's name that is no UTF-8 stands there in its own bytes. A label
     is the name of a class, or its number if no class name is a number. Names may be written as in ``WrittenNames``: one
@@ -44,6 +61,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
         column: name of the column with the samples.
         samples: the training samples, in the order of the result.
         classes: the names of the classes.
+        vote: which of several labels is given.
 
     Raises:
         UserError: if the file cannot be read; if a sample is unknown, duplicated or missing; or if a label is not a
@@ -55,7 +73,10 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
 
     line = [0] * len(samples)  # line number of each sample
     first = rows[0][1]
-    columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in first}
+    more = [name for name in first if ANOTHER.fullmatch(name)]
+    columns: dict[str, list[int]] = {
+        name: [NOBODY] * len(samples) for name in ("label", *more, "true") if name in ("label", *more) or name in first
+    }
     owners = [""] * len(samples)
     for number, row in rows:
         where = f"dataset.labels: line {number} of {path}"
@@ -67,6 +88,8 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             raise UserError(f"{where}: {samples[place]!r} has a line already, number {line[place]}")
         line[place] = number
         for name, values in columns.items():
+            if name in more and not row[name].strip():
+                continue
             label = numbers.find(row[name])
             if label is None and numbered and row[name].isdecimal() and int(row[name]) < len(classes):
                 label = int(row[name])
@@ -87,11 +110,39 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             f"dataset.labels: {path} has no line for {len(missing)} of {len(samples)} training samples, the first is"
             f" {missing[0]!r}"
         )
+    given = np.array([columns[name] for name in ("label", *more)], np.int64)  # [people, N]
     return LabelFile(
-        given=np.array(columns["label"], np.int64),
+        given=voted(given, vote),
         true=np.array(columns["true"], np.int64) if "true" in columns else None,
         owners=Owners.of(owners, f"dataset.labels={path}") if CLIENT in first else None,
+        votes=counted(given, len(classes)) if more else None,
     )
+
+
+def counted(labels: Indices, classes: int) -> Indices:
+    """How many of ``labels`` [people, N] each class has, [N, classes]; ``NOBODY`` is no label.
+
+    >>> counted(np.array([[0, 1], [0, -1]]), 2).tolist()
+    [[2, 0], [0, 1]]
+    """
+    return np.asarray((labels[:, :, None] == np.arange(classes)).sum(axis=0), np.int64)
+
+
+def voted(labels: Indices, vote: Vote) -> Labels:
+    """The given label [N] of ``labels`` [people, N], of which the first has one for each sample.
+
+    >>> voted(np.array([[0, 1, 2], [1, 2, 2], [1, 0, -1]]), "majority").tolist()
+    [1, 1, 2]
+    """
+    if vote == "first" or len(labels) == 1:
+        return np.asarray(labels[0], np.int64)
+    there = labels != NOBODY
+    if vote == "majority":
+        times = (labels[:, None] == labels[None]).sum(axis=1) * there  # [people, N], how often each label was given
+        best = times.argmax(axis=0)  # the first of equally frequent ones
+    else:
+        best = np.where(there, stream(0, "vote").random(labels.shape), -1.0).argmax(axis=0)
+    return np.asarray(labels[best, np.arange(labels.shape[1])], np.int64)
 
 
 def named_labels(path: Path, column: str) -> set[str]:
@@ -100,7 +151,9 @@ def named_labels(path: Path, column: str) -> set[str]:
     Raises:
         UserError: if the file cannot be read.
     """
-    written = {row[name] for _, row in _rows(path, column) for name in ("label", "true") if name in row}
+    rows = _rows(path, column)
+    read = [name for name in rows[0][1] if name in ("label", "true") or ANOTHER.fullmatch(name)]
+    written = {row[name] for _, row in rows for name in read if row[name].strip()}
     return written | set(map(text_of, written))
 
 

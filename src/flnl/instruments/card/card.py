@@ -47,6 +47,15 @@ def wrong_shares(federation: Federation) -> list[float | None] | None:
     return [float(wrong[index].mean()) if len(index) else None for index in federation.clients]
 
 
+def agreement(federation: Federation) -> float | None:
+    """The share of the labels by several people that are the most frequent one of their sample; None: one person."""
+    votes = federation.dataset.votes
+    if votes is None or not votes[federation.held].any():
+        return None
+    held = votes[federation.held]
+    return float(held.max(axis=1).sum() / held.sum())
+
+
 def tested_of_clients(federation: Federation) -> float | None:
     """The share of test samples of those natural clients, as writers, who have training samples; None: unknown."""
     data = federation.dataset
@@ -88,6 +97,7 @@ def card(federation: Federation) -> Card:
         "noise": None if T is None else 1 - float(np.trace(T)) / max(1, int(T.sum())),
         "nominal": None if nominal is None else float(np.average(nominal, weights=sizes if sizes.sum() else None)),
         "transition": None if T is None else T.tolist(),
+        "agreement": agreement(federation),
         "test": len(federation.tested),
         "tested_of_clients": tested_of_clients(federation),
         "fingerprint": federation.fingerprint,
@@ -162,6 +172,8 @@ def _summary(card: Card) -> _Table:
         rows.append(("clients without samples", _listed(empty)))
     if card["unallocated"]:
         rows.append(("classes of no client", _listed([card["classes"][c] for c in card["unallocated"]])))
+    if card["agreement"] is not None:
+        rows.append(("labels as most people gave", _percent(card["agreement"])))
     if (share := card["tested_of_clients"]) is not None:
         among = {0.0: "none", 1.0: "all"}.get(share, _percent(share))
         rows.append(("test samples", f"{card['test']:,}, {among} of groups that are trained on"))
