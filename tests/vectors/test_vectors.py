@@ -12,7 +12,6 @@ NOT_HERE = {
     SEED.name: {"data.cifar_n"},
     FEDERATED: {
         *("fedavg.state_dict", "bn.pooled_variance", "fedprox.penalty", "fedprox.WRONG_variants", "fedprox.sgd_step"),
-        "fedelr.two_steps",
         "compose.metamorphic",
     },
     LABEL_NOISE: {

@@ -1,4 +1,4 @@
-"""What tests must know of FLR, its cases, FLR+ and ELR."""
+"""What tests must know of FLR, its cases, FLR+, ELR and FedELR."""
 
 from tests.entries import DROPOUT, FEDAVG, NORMED, ONE_STAGE, Entry, Known, fedavg
 from tests.methods.fedcorr.entry import BORDERS, FINETUNE, PREPROCESS, THREE_STAGES, fedcorr
@@ -18,6 +18,7 @@ KNOWN = Known(
         Entry("flr_slr", ("method=flr_slr", *FLR_WORDS[1:]), fedavg(terms=FLR_TERMS)),
         Entry("flr_er", ("method=flr_er", *FLR_WORDS[1:]), fedavg(terms=FLR_TERMS)),
         Entry("elr", ("method=elr", *ONE_STAGE), fedavg(terms="cross_entropy + elr")),
+        Entry("fedelr", ("method=fedelr", *ONE_STAGE), fedavg(terms="cross_entropy + elr")),
         Entry(
             "flr_once_a_round",
             (*FLR_WORDS, "method.server_pred=once", "method.warmup=server_reg", "method.R=3"),
@@ -56,6 +57,7 @@ KNOWN = Known(
     golden={
         "flr": ("method=flr", "method.R_w=2", "rounds=6"),
         "elr": ("method=elr", "rounds=6"),
+        "fedelr": ("method=fedelr", "rounds=6"),
         "flr_plus": (*("method=flr_plus", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),),
     },
     neutral={
@@ -74,6 +76,11 @@ KNOWN = Known(
         ),
         "flr_plus": (("method=flr_plus", "method.lam=0", *FLR_STAGES), ("method=fedcorr", *FLR_STAGES)),
         "elr": (("method=elr", "method.lam=0", "rounds=4"), FEDAVG),
+        "fedelr": (("method=fedelr", "method.lam=0", "rounds=4"), FEDAVG),
+        "fedelr_as_elr_with_its_constants": (
+            ("method=fedelr", "rounds=4"),
+            ("method=elr", "method.lam=2", "method.beta=0.1", "rounds=4"),
+        ),
         "elr_as_a_case_of_flr": (
             ("method=elr", "method.lam=4", "method.beta=0.5", "rounds=4"),
             (

@@ -1,4 +1,4 @@
-"""ELR as its authors' program has it: targets, losses and gradients against the vectors, constants of its protocols."""
+"""ELR and FedELR as their authors' programs have them: targets, losses and gradients against the vectors, constants."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.parts import LossTerm
 from tests.toys import step
-from tests.vectors.vectors import MORE, Entry, entries
+from tests.vectors.vectors import MORE, Entry, entries, federated
 
 
 def elr(name: str) -> Entry:
@@ -81,6 +81,22 @@ def test_a_certain_prediction_has_a_finite_loss_without_gradient() -> None:
     assert state["client"].tolist()[0] == vector.near(vector.expected["target"][0])
     assert (pulled.detach() / lam).tolist() == vector.near(vector.expected["regulariser"])
     assert torch.autograd.grad(pulled.sum(), z)[0].tolist() == vector.expected["grad_of_regulariser"]
+
+
+def test_fedelr_is_this_rule_with_its_own_constants() -> None:
+    """Two steps of a batch of the client's third and first sample; the others keep a target of 0."""
+    vector = federated("fedelr.two_steps")
+    one, state = term("fedelr"), empty(vector.inputs["n_samples"], 3)
+    assert (one.lam, one.gamma) == (vector.inputs["lam"], vector.inputs["beta"])  # type: ignore[attr-defined]
+    at, labels = torch.tensor(vector.inputs["index"]), torch.tensor(vector.inputs["labels"])
+    for number in ("1", "2"):
+        z = torch.tensor(vector.inputs[f"logits_step{number}"], dtype=torch.float64, requires_grad=True)
+        pulled, state = one(replace(step(logits=z), positions=at), state)
+        loss = (F.cross_entropy(z, labels, reduction="none") + pulled).mean()
+        assert float(loss.detach()) == vector.approx(f"loss{number}")
+        near = {"rtol": 0, "atol": vector.absolute}
+        np.testing.assert_allclose(torch.autograd.grad(loss, z)[0], vector.expected[f"grad{number}"], **near)
+        np.testing.assert_allclose(state["client"], vector.expected[f"ema{number}"], **near)
 
 
 # ------------------------------------------------------------------------------------------------------- constants
