@@ -22,7 +22,6 @@ NOT_HERE = {
     FIELD: {
         *("fedopt.empty_round", "md_dyr_sh.T0.5"),
         *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official"),
-        *("clc.confidence", "clc.consensus_weighted", "clc.correct"),
         *("fnbench.group_rates", "fnbench.mixed_rates"),
         *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
         *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),

@@ -94,9 +94,8 @@ def test_fedelr_is_this_rule_with_its_own_constants() -> None:
         pulled, state = one(replace(step(logits=z), positions=at), state)
         loss = (F.cross_entropy(z, labels, reduction="none") + pulled).mean()
         assert float(loss.detach()) == vector.approx(f"loss{number}")
-        near = {"rtol": 0, "atol": vector.absolute}
-        np.testing.assert_allclose(torch.autograd.grad(loss, z)[0], vector.expected[f"grad{number}"], **near)
-        np.testing.assert_allclose(state["client"], vector.expected[f"ema{number}"], **near)
+        for ours, name in ((torch.autograd.grad(loss, z)[0], "grad"), (state["client"], "ema")):
+            np.testing.assert_allclose(ours, vector.expected[f"{name}{number}"], rtol=0, atol=vector.absolute)
 
 
 # ------------------------------------------------------------------------------------------------------- constants

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from flnl.engine.loop import NonFiniteError
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.samplers.uniform import Uniform
 from flnl.parts.servers import Replace, Scaled
+from flnl.parts.used_samples import UsedSamples
 from tests.toys import (
     ONE_STEP,
     Point,
@@ -221,6 +222,19 @@ def test_a_round_is_the_mean_over_the_cohort_alone():
 
 def test_a_round_with_uniform_weights():
     assert after_one_round([4.0, 10.0], [1, 9], aggregator=Mean("uniform")).item() == pytest.approx((3 + 6) / 2)
+
+
+def test_used_samples_are_the_weights_where_clients_say_how_many() -> None:
+    """One client has left out two of its three samples, one all, one says nothing."""
+    params = {"w": torch.zeros(1, dtype=torch.float64)}
+    models = [{"w": torch.tensor([w], dtype=torch.float64)} for w in (1.0, 7.0, 4.0)]
+    sent = [result(model, n, client) for client, (model, n) in enumerate(zip(models, (3, 5, 2), strict=True))]
+    sent[0], sent[1] = (replace(sent[k], reports=Payload(UsedSamples(count))) for k, count in ((0, 1), (1, 0)))
+    mean = Mean("used")
+    assert float(mean.combine(params, [mean.block(params, sent, Payload())], Payload()).params["w"]) == 3.0
+    assert mean.combine(params, [mean.block(params, sent[1:2], Payload())], Payload()).params is params
+    by_all = Mean("samples")
+    assert float(by_all.combine(params, [by_all.block(params, sent, Payload())], Payload()).params["w"]) == 4.6
 
 
 def test_full_batch_rounds_are_gradient_descent_on_the_union():
