@@ -15,7 +15,7 @@ NOT_HERE = {
         "compose.metamorphic",
     },
     LABEL_NOISE: {
-        *("ce_empty_batch", "dynboot_bmm", "dynboot_mdyr_h", "selfie_eps_meaning", "selfie_partial_history"),
+        *("ce_empty_batch", "dynboot_bmm", "dynboot_mdyr_h"),
         "fedcorr_double_softmax",
     },
     MORE: set[str](),

@@ -1,0 +1,1 @@
+"""SELFIE: samples of small loss, and samples that are always predicted alike, with this prediction as label."""
