@@ -48,7 +48,8 @@ GOAL = 27_800
 MEMORY = 64.0
 """Memory limit of a stack in GiB, large enough for every size."""
 FIRST = 10
-"""Batches of each client in the first two rounds, of which one starts libraries and records steps."""
+"""Batches of each client in the first two rounds, of which one starts libraries and records steps; the third has twice
+as many."""
 PROFILED = 20
 """Steps of each client that are profiled."""
 KERNELS = 25
@@ -199,16 +200,21 @@ class Bench:
         return make(way, workload, images, labels, self.device), workload
 
     def measured(self, way: Way) -> Measured:
-        """Two short rounds, then rounds for the given time: of all epochs if one fits into it, else of one epoch."""
+        """Three short rounds, then rounds for the given time: of all epochs if one fits into it, else of one epoch.
+
+        The third is twice as long as the second: what a round takes besides its steps is not counted for each of them.
+        """
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         round, workload = self.prepared(way)
         short = replace(workload, samples=min(workload.samples, FIRST * workload.batch), epochs=1)
-        first, second = (self._timed(round, number, short)[0] for number in range(2))
-        whole = second / short.samples * workload.samples * workload.epochs <= self.seconds
+        longer = replace(workload, samples=min(workload.samples, 2 * short.samples), epochs=1)
+        first, second, third = (self._timed(round, n, of)[0] for n, of in enumerate((short, short, longer)))
+        each = max(third - second, 0.0) / max(1, longer.samples - short.samples)
+        whole = second + each * (workload.samples * workload.epochs - short.samples) <= self.seconds
         timed = replace(workload, epochs=workload.epochs if whole else 1)
         count = timed.cohort * timed.samples * timed.epochs
-        rates, loss, began, number = list[float](), float("nan"), time.perf_counter(), 2
+        rates, loss, began, number = list[float](), float("nan"), time.perf_counter(), 3
         while not rates or time.perf_counter() - began < self.seconds:
             took, loss = self._timed(round, number, timed)
             rates.append(count / took)

@@ -41,7 +41,7 @@ def clients_in(
     stack's, and with graphs twice more, before and after a recorded step. With ``branches`` a client also needs the
     workspaces of its stream. The rule ignores load and machine, so a resumed run is split in the same way anywhere.
     """
-    parameters = sum(t.numel() * t.element_size() for t in network.params().values())
+    parameters = sum(t.numel() * t.element_size() for t in network.module.state_dict(keep_vars=True).values())
     activations = job.training.batch_size * stacked(network).activations
     further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1) + 3 * job.updates
     held = sum(term.copies for term in job.terms.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -16,6 +17,45 @@ from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 
 
+class Leaves:
+    """Views of some clients' tensors in the layers' layout, and an optimiser on them; made when they are first used."""
+
+    def __init__(
+        self,
+        many: StackedNetwork,
+        training: Training,
+        clients: int,
+        kept: Params,
+        momenta: Mapping[str, Params],
+        rate: Tensor | None,
+    ) -> None:
+        self._many, self._training, self._clients = many, training, clients
+        self._kept, self._momenta, self._rate = kept, momenta, rate
+
+    @cached_property
+    def tensors(self) -> Params:
+        """Views of the parameters and buffers."""
+        tensors = {name: self._many.leaf(name, t).detach() for name, t in self._kept.items()}
+        for name in self._many.trainable:
+            tensors[name].requires_grad_()
+        return tensors
+
+    @cached_property
+    def live(self) -> Params:
+        """The trainable ones of them."""
+        return {name: self.tensors[name] for name in self._many.trainable}
+
+    @cached_property
+    def optimizer(self) -> FusedSgd | FusedAdam:
+        """An optimiser of these."""
+        scalars = {buffer.name for buffer in self._training.buffers if buffer.scalar}
+        buffers = {
+            buffer: {self.live[n]: t if buffer in scalars else self._many.leaf(n, t) for n, t in stored.items()}
+            for buffer, stored in self._momenta.items()
+        }
+        return fused(self._training, self.live.values(), buffers, self._rate, self._clients)
+
+
 @dataclass(frozen=True)
 class View:
     """Parameters and buffers of some clients, and an optimiser on them."""
@@ -23,9 +63,7 @@ class View:
     members: tuple[int, ...]  # clients, by rank
     kept: Params  # parameters and buffers of the network in the stored layout, [K, ...]
     momenta: Mapping[str, Params]  # the optimiser's buffers, by name, likewise; numbers are [K]
-    tensors: Params  # views of ``kept`` in the layers' layout
-    live: Params  # the trainable ones of ``tensors``
-    optimizer: FusedSgd | FusedAdam
+    leaves: Leaves
 
     @classmethod
     def of(
@@ -41,15 +79,17 @@ class View:
 
         ``rate`` is the learning rate as a tensor, None for the number in ``training``; see ``learning_rate``.
         """
-        tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
-        live = {name: tensors[name].requires_grad_() for name in many.trainable}
-        scalars = {buffer.name for buffer in training.buffers if buffer.scalar}
-        buffers = {
-            buffer: {live[name]: t if buffer in scalars else many.leaf(name, t) for name, t in stored.items()}
-            for buffer, stored in momenta.items()
-        }
-        optimizer = fused(training, live.values(), buffers, rate, len(members))
-        return cls(members, kept, momenta, tensors, live, optimizer)
+        return cls(members, kept, momenta, Leaves(many, training, len(members), kept, momenta, rate))
+
+    @property
+    def tensors(self) -> Params:
+        """Views of ``kept`` in the layers' layout."""
+        return self.leaves.tensors
+
+    @property
+    def live(self) -> Params:
+        """The trainable ones of ``tensors``."""
+        return self.leaves.live
 
     def gradients(self) -> Params:
         """The gradients, by name, in the layers' layout."""
@@ -99,7 +139,7 @@ class Stepper:
         if self.job.training.clip is not None:
             clip(list(view.gradients().values()), len(view.members), self.job.training.clip)
         before = {name: p.detach().clone() for name, p in view.live.items()} if self.job.updates else {}
-        view.optimizer.step()
+        view.leaves.optimizer.step()
         if self.job.updates:
             self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.objective.followers:

@@ -496,6 +496,8 @@ class _Stack:
         index = self.ranks[members]
 
         def part(tensors: Params) -> Params:
+            if len(members) == len(self.tasks) and follow:
+                return tensors
             if index is None:
                 return {name: t[first:last] for name, t in tensors.items()}
             return {name: _rows(t, index) for name, t in tensors.items()}
@@ -520,9 +522,10 @@ class _Stack:
         momenta = as_kept(self._buffers_by_client()) if self.job.training.keep_momentum else None
         finite, losses = _finite(params).tolist(), self.losses.tolist()
         states = self.objective.finished()
+        own = _of if len(self.tasks) > 1 else _of_one
         fits = []
         for k, steps in enumerate(self.steps):
-            trained, momentum = _of(k, params), None if momenta is None else _of(k, momenta)
+            trained, momentum = own(k, params), None if momenta is None else own(k, momenta)
             loss = losses[k] / max(steps, 1)
             fits.append(Fit(trained, states[k], loss, steps, finite[k], self.job.training.lr, momentum))
         return fits
@@ -569,3 +572,8 @@ def _finite(tensors: Params) -> Tensor:
 def _of(k: int, tensors: Params) -> Params:
     """Copies of one client's tensors."""
     return {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+
+
+def _of_one(k: int, tensors: Params) -> Params:
+    """The tensors of the only client, contiguous; they share memory with the stack, which ends with it."""
+    return {name: t[k].contiguous() for name, t in tensors.items()}
