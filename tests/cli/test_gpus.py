@@ -19,7 +19,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from flnl.core.errors import UserError
-from flnl.sweep.gpus import Share
+from flnl.sweep.gpus import MPS, Share
 from flnl.sweep.ledger import Ledger
 from flnl.sweep.workers import Crew, unfinished
 from tests.cli.conftest import ROOT, Command, lines_of
@@ -63,9 +63,21 @@ def names(share: Share, count: int) -> list[str | None]:
     ],
 )
 def test_workers_take_the_gpus_in_turn(
-    count: int, jobs: int, n_jobs: int, workers: int, said: str, gpus: Callable[[int], None]
+    count: int,
+    jobs: int,
+    n_jobs: int,
+    workers: int,
+    said: str,
+    gpus: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpus(count)
+    monkeypatch.setenv(MPS, str(tmp_path))
+    if workers > count:
+        told = Share.of({"cuda"}, jobs, n_jobs).told(jobs)
+        assert told == f"{said}; they take turns there: nvidia-cuda-mps-control -d lets their kernels run side by side"
+    (tmp_path / "control").touch()  # of the service
     for kind in ("auto", "cuda"):
         share = Share.of({kind}, jobs, n_jobs)
         assert share.workers == workers

@@ -93,7 +93,7 @@ def test_a_client_is_the_same_in_every_company_and_each_time(
             close(one, other, 1e-7)
     else:
         for one, other in zip(found[0][0], found[1][0], strict=True):
-            assert other.loss == pytest.approx(one.loss, rel=0.02 if precision == 32 else 0.1)
+            assert other.loss == pytest.approx(one.loss, rel=0.02 if precision == 32 else 0.25)
 
 
 def test_statistics_and_their_counter_are_those_of_plain_passes(compiled: list[Any], gpu: str) -> None:

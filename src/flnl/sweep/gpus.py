@@ -7,8 +7,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 from flnl.sweep.job import end_with
+
+MPS, MPS_HERE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
+"""NVIDIA's Multi-Process Service: the variable that names its folder, and where it is by default."""
 
 
 @dataclass(frozen=True)
@@ -75,4 +79,6 @@ class Share:
         text += f"{'up to ' * (self.workers % used > 0)}{most} at a time{' on each' * (used > 1)}"
         if most == 1 and jobs > self.workers:
             text += f"; hydra.launcher.n_jobs={2 * used} would run 2"
+        elif most > 1 and not Path(os.environ.get(MPS, MPS_HERE), "control").exists():
+            text += "; they take turns there: nvidia-cuda-mps-control -d lets their kernels run side by side"
         return text
