@@ -60,7 +60,7 @@ def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
     tables = markdown(tuned).strip().split("\n\n")[: -len(told)]
     of = {heading.rstrip(":"): table for heading, table in zip(tables[::2], tables[1::2], strict=True)}
     shown = (ROOT / "docs" / "comparison.md").read_text()
-    for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
+    for heading in ("mean_last_10, %", "last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
         assert of[heading] in shown, heading
     for note in told:
         assert note in prose("docs/comparison.md")

@@ -38,11 +38,11 @@ def rows(text: str, first: str) -> list[list[str]]:
 
 
 def studies(name: str = "comparison") -> dict[tuple[str, str], list[float]]:
-    """The last accuracies in percent of every experiment and method, by seed."""
+    """The means of the last ten accuracies in percent, of every experiment and method, by seed."""
     found = {}
     for study in Tuned.load(ROOT / "docs" / f"{name}.json").studies:
         assert study.reported is not None
-        scores = [100 * (score or 0.0) for _, score in sorted(study.reported.scores["last"].items())]
+        scores = [100 * (score or 0.0) for _, score in sorted(study.reported.scores["mean_last_10"].items())]
         found[study.each["experiment"].removeprefix("comparison/"), study.each["method"]] = scores
     return found
 

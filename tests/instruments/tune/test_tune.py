@@ -545,6 +545,12 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
 
     studies = [study("x", "in/a", 0.5, 0), study("x", "in/b", 0.6, 0), study("y", "in/a", 0.7, 0.1)]
     assert markdown(Tuned([], "last", [7, 8], studies)) == (
+        "mean_last_10, %:\n\n"
+        "| method | a | b |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | 0.0 ± 0.0 | 0.0 ± 0.0 |\n"
+        "| y | 0.0 ± 0.0 |  |\n"
+        "\n"
         "last, %:\n\n"
         "| method | a | b |\n"
         "| --- | ---: | ---: |\n"
@@ -573,15 +579,15 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "(a: x, y; b: x).\n\n"
         "15 of 15 runs have no trace in the file: commit, machine, digests of data and federation, and metrics.\n"
     )
-    assert markdown(Tuned([], "last", [7, 8], studies[:1])).startswith("last, %:\n\n| method | a |\n")
+    assert markdown(Tuned([], "last", [7, 8], studies[:1])).startswith("mean_last_10, %:\n\n| method | a |\n")
     assert "| x\\|y |" in markdown(Tuned([], "last", [7, 8], [study("x|y", "in/a", 0.5, 0)]))  # a bar ends no cell
     unreported = [studies[0], replace(studies[2], reported=None)]
     assert "| y |  |\n" in markdown(Tuned([], "last", [7, 8], unreported))  # not asked for
     of_one = [Study({"method": "x"}, [], studies[0].trials, studies[0].reported)]
     assert markdown(Tuned([], "last", [7, 8], of_one)) == (
-        "| method | last, % | best, % | chosen lr |\n"
-        "| --- | ---: | ---: | ---: |\n"
-        "| x | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 |\n"
+        "| method | mean_last_10, % | last, % | best, % | chosen lr |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| x | 0.0 ± 0.0 | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 |\n"
         "\n"
         "| method | last, % at lr = 0.1 / 0.3 |\n"
         "| --- | ---: |\n"

@@ -10,8 +10,8 @@ from flnl.instruments.tune.scores import MEASURES
 from flnl.record.tuned import Study, Tuned, Values
 
 FAILED = "failed"
-SHOWN = ("last", "best")
-"""The measures of the results that tables have."""
+SHOWN = ("mean_last_10", "last", "best")
+"""The measures of the results that tables have, if the file has them."""
 
 
 def markdown(tuned: Tuned) -> str:
@@ -21,8 +21,10 @@ def markdown(tuned: Tuned) -> str:
     for each combination of the keys after the first.
     """
     results: dict[str, Callable[[Study], str]] = {}
-    if any(study.reported is not None for study in tuned.studies):
-        results = {f"{measure}, %": _result(measure) for measure in SHOWN} | {f"chosen {_axes(tuned)}": _chosen}
+    reported = [study.reported for study in tuned.studies if study.reported is not None]
+    if reported:
+        there = [measure for measure in SHOWN if all(measure in one.scores for one in reported)]
+        results = {f"{measure}, %": _result(measure) for measure in there} | {f"chosen {_axes(tuned)}": _chosen}
     scores = {f"{tuned.measure}, % at {_grid(tuned)}": _scores}
     columns = _columns(tuned.studies)
     if not any(columns):
