@@ -86,11 +86,13 @@ docs/experiments
 docs/own_data_measured
 docs/audit_measured
 docs/comparison
+docs/benchmark
 docs/readings
 docs/benchmarks
 results/README
 results/by_*
 results/*/README
+results/benchmark/*/README
 ```
 
 ```{toctree}
@@ -144,7 +146,8 @@ SOUGHT = {
     "docs/comparing": ("significance", "seeds", "many seeds", "standard deviation", "error bars", "latex"),
     "docs/comparing#choosing-hyperparameters": ("learning rate", "hyperparameter search", "grid search", "optuna"),
     "docs/comparing#a-paper-s-table-with-tests": ("significance test", "p-value", "significant", "latex table"),
-    "docs/comparison": ("benchmark of methods", "leaderboard", "which method is best"),
+    "docs/comparison": ("which method is best",),
+    "docs/benchmark": ("benchmark of methods", "leaderboard", "submit a method"),
     "docs/comparison#the-choice-of-learning-rates": ("how hyperparameters were chosen",),
     "docs/noise": ("noise rate", "label noise", "noise types", "kinds of noise"),
     "docs/noise#noise": (

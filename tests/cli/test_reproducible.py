@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl.console.pinning import PINS
+from flnl.config.pinning import PINS
 from flnl.core.errors import UserError
 from tests.registry import TINY
 
@@ -53,7 +53,7 @@ def test_a_run_whose_file_asks_for_it_is_pinned_and_its_repetition_as_well(tmp_p
 def test_after_torch_it_is_refused_with_what_to_set() -> None:
     import torch  # noqa: F401
 
-    from flnl.console.pinning import pin
+    from flnl.config.pinning import pin
 
     with pytest.raises(UserError, match="set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE"):
         pin()

@@ -33,11 +33,11 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
 @pytest.mark.parametrize(
     ("group", "first"),
     [
-        ("noise", "noise=asymmetric"),
+        ("noise", "noise=annotators"),
         ("method", "method=apl"),
         ("method/local", "method/local=co_teaching"),
-        ("batch", "method/batch=dividemix_co_divide"),
-        ("experiment", "experiment=comparison/digits_dirichlet"),
+        ("batch", "method/batch=clc_hold_out"),
+        ("experiment", "experiment=benchmark/clean/digits_writers"),
     ],
 )
 def test_one_group(group: str, first: str, said: Commands) -> None:

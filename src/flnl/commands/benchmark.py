@@ -20,8 +20,8 @@ from pathlib import Path
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
 from flnl.config.override_text import key_of, value_of
+from flnl.config.pinning import pin
 from flnl.console.extras import install
-from flnl.console.pinning import pin
 from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import UserError
@@ -110,13 +110,13 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> Non
     Raises:
         UserError: if the command does not say which, or a run fails.
     """
+    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    entered = [(entries.folder_of(version, one[0], options.results), *one) for one in _asked(options)]
     pin()  # before torch is first imported
     from flnl.commands.tune import tune
 
-    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
     failed = []
-    for name, overrides, ceiling in _asked(options):
-        folder = entries.folder_of(version, name, options.results)
+    for folder, name, overrides, ceiling in entered:
         check_folder(f"--results {options.results}", folder)
         experiments = [task.ceiling if ceiling else task.override for task in tasks if not (ceiling and task.clean)]
         if not experiments:

@@ -19,9 +19,9 @@ from hydra.errors import (
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.explain import explain
+from flnl.config.pinning import pin
 from flnl.console import surroundings
 from flnl.console.credentials import put_aside
-from flnl.console.pinning import pin
 from flnl.console.terminal import log_to_stderr, print_line, silence
 from flnl.core.errors import Interrupted, UserError, in_one_line, one_line
 from flnl.run.overrides import check_arguments

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir, add_trust
-from flnl.console.pinning import pin
+from flnl.config.pinning import pin
 from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted
 

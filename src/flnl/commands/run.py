@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.commands import guard, show
 from flnl.commands.help import text
 from flnl.config.folders import CONF
-from flnl.console.pinning import pin
+from flnl.config.pinning import pin
 from flnl.console.terminal import log_to_stderr
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.run.overrides import replaced

@@ -24,11 +24,11 @@ from flnl.config.given import takers
 from flnl.config.groups import not_an_option
 from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
+from flnl.config.pinning import pin
 from flnl.config.protocol import SETTINGS
 from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
-from flnl.console.pinning import pin
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD

@@ -123,7 +123,7 @@ class Page:
         found = {n: of[task.name] for n, of in self.scores.items() if task.name in of and n != CEILING}
         rows = []
         for name, score in sorted(found.items(), key=lambda item: -item[1].mean):
-            beside = "" if fedavg is None or name == FEDAVG else f"{score.mean - fedavg.mean:+.1f}".replace("-", "−")
+            beside = "" if fedavg is None or name == FEDAVG else _signed(score.mean - fedavg.mean)
             rows.append([self._named(name), _spread(score), beside, literal(score.rate)])
         if ceiling is not None and not task.clean:
             rows.insert(0, ["FedAvg on right labels", _spread(ceiling), "", literal(ceiling.rate)])
@@ -207,7 +207,7 @@ class Page:
             if own is None or base is None or name == CEILING:
                 return ""
             found.append(own.mean - base.mean)
-        return f"{fmean(found):+.1f}".replace("-", "−")
+        return _signed(fmean(found))
 
     def _has(self, task: Task) -> bool:
         return any(task.name in of for of in self.scores.values())
@@ -241,3 +241,8 @@ def _spread(score: Score | None) -> str:
         return ""
     numbers = [*score.accuracy.values()]
     return f"{fmean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")
+
+
+def _signed(points: float) -> str:
+    text = f"{points:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
