@@ -15,13 +15,12 @@ NOT_HERE = {
         "compose.metamorphic",
     },
     LABEL_NOISE: {
-        *("ce_empty_batch", "dynboot_bmm", "dynboot_mdyr_h"),
+        "ce_empty_batch",
         "fedcorr_double_softmax",
     },
     MORE: set[str](),
     FIELD: {
-        *("fedopt.empty_round", "md_dyr_sh.T0.5"),
-        *("md_dyr_sh.T0.001", "md_dyr.guided_mixup", "md_dyr_sh.schedule_official"),
+        "fedopt.empty_round",
         *("fnbench.group_rates", "fnbench.mixed_rates"),
         *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
         *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),
