@@ -43,6 +43,7 @@ class EstimatedNoise:
     """Each client's estimated share of wrong labels."""
 
     values: Tensor  # float [N] in [0, 1]; NaN if there is no estimate
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # float [N] each, beside the estimate
 
 
 @dataclass(frozen=True)

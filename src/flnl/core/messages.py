@@ -202,9 +202,13 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Aid: clean samples on the server. ``score`` returns a model's accuracy and mean cross-entropy on them."""
+    """Aid: clean samples on the server. ``score`` returns a model's accuracy and mean cross-entropy on them.
+
+    ``confusion`` counts them by class and predicted class, int64 [K, K].
+    """
 
     score: Callable[[Params], tuple[float, float]]
+    confusion: Callable[[Params], Tensor] | None = None
 
 
 @dataclass(frozen=True)

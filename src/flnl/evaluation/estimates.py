@@ -75,7 +75,7 @@ def noise_columns(findings: Sequence[Finding], clients: Sequence[int]) -> dict[s
     if split is not None:
         columns |= {**split.scores, "noisy": split.noisy}
     if levels is not None:
-        columns["level"] = levels.values
+        columns |= {**levels.scores, "level": levels.values}
     return {name: values[list(clients)].tolist() for name, values in columns.items()}
 
 

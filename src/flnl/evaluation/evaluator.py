@@ -130,7 +130,12 @@ class Evaluator:
                     "the method scores models on clean samples that the server holds, and it holds none: set "
                     "eval.benchmark=0.2, which takes a fifth of the test set for that"
                 )
-            given.append(Benchmark(lambda params: accuracy_and_loss(*self._outputs(params, held))))
+            given.append(
+                Benchmark(
+                    lambda params: accuracy_and_loss(*self._outputs(params, held)),
+                    lambda params: _by_predicted(*self._outputs(params, held)),
+                )
+            )
         if Oracle in kinds:
             truth = self.federation.truth
             if truth is None:
@@ -399,3 +404,9 @@ def _joined(clients: Sequence[_Labels]) -> _Labels:
 def _has_judged(findings: Iterable[Finding], flagged: Mask) -> bool:
     """Whether the method has judged labels: it has suspects, has split the clients, or has ``flagged`` [N] any."""
     return any(isinstance(finding, SuspectedSamples | NoisyClients) for finding in findings) or bool(flagged.any())
+
+
+def _by_predicted(logits: Tensor, labels: Tensor) -> Tensor:
+    """Counts of samples by class and predicted class, int64 [K, K], from logits [n, K] and labels [n]."""
+    classes = logits.shape[1]
+    return torch.bincount(labels * classes + logits.argmax(1), minlength=classes**2).reshape(classes, classes)
