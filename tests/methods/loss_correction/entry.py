@@ -68,6 +68,13 @@ KNOWN = Known(
             (16, 18, 19),
         ),
         Entry("t_revision", REVISED, revised(), (1, 3, 4)),
+        Entry("t_revision_xia", ("method=t_revision_xia", *REVISED[1:]), revised(), (1, 3, 4)),
+        Entry(
+            "forward_correction_patrini",
+            ("method=forward_correction_patrini", *CORRECTED),
+            corrected(),
+            ASSESSED,
+        ),
         Entry(
             "t_revision_by_reweighting",
             (*REVISED, "method.correction=reweight", "method.form=reweight", "method.slack_lr=0.001"),
