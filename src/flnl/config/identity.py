@@ -196,6 +196,8 @@ def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
 def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -> Any:
     """A node with stored names for classes, without neutral values; ``schema`` is the class that has its fields.
 
+    A section of neutral values alone is left out, too.
+
     Where nothing may be imported, a part's neutral values are not known, and stay.
     """
     if isinstance(node, list):
@@ -213,6 +215,8 @@ def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -
             continue
         hint = fields.get(key)
         canonical = _canonical(value, hint if isinstance(hint, type) else None, imports=imports)
+        if canonical == {} and value:
+            continue
         if not any(_text(canonical) == _text(_one_form(neutral.value)) for neutral in _neutrals(hint)):
             values[str(key)] = canonical
     return values

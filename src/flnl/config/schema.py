@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval, MinLen
 from pydantic import AfterValidator
 
+from flnl.core.fault import Fault
 from flnl.core.ranges import Length, Neutral, NonNegative, PathText, PositiveCount, PositiveShare, Seed
 from flnl.core.training import Training
 
@@ -94,6 +95,7 @@ class Root:
     products: bool
     figures: bool
     train: Training
+    fault: Fault
     eval: Eval
     audit: Audit
     checkpoint: Checkpoints

@@ -1,14 +1,16 @@
 """The label-correction job, and the reduction that aggregates clients' results where they ran."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flnl.core import checked
 from flnl.core.execution import Block
+from flnl.core.fault import Fault
 from flnl.core.messages import ClientResult, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator, LabelCorrector
-from flnl.core.payload import Params, Payload
+from flnl.core.payload import Params, Payload, all_finite
 from flnl.engine.network import Network
 
 
@@ -41,3 +43,25 @@ class Reduce:
         """Aggregate the clients with finite models; return every result, with its model only if wanted."""
         value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
         return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Reduction: ``reduce`` of what clients send, of which some send faulty updates; it sees nothing else of them."""
+
+    reduce: Callable[[list[ClientResult]], Block[Any, ClientResult]]
+    fault: Fault
+    clients: frozenset[int]
+    received: Params
+    seed: int
+    round: int
+
+    def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
+        """The block of the results, those of faulty clients with the model that they send."""
+        return self.reduce([self._sent(result) if result.client in self.clients else result for result in results])
+
+    def _sent(self, result: ClientResult) -> ClientResult:
+        if result.params is None or not result.finite:
+            return result
+        sent = self.fault.sent(self.received, result.params, self.seed, self.round, result.client)
+        return replace(result, params=sent, finite=all_finite(sent))

@@ -5,12 +5,13 @@ A round is one aggregation. Between rounds the loop holds only the state it yiel
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flnl.core import checked
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
+from flnl.core.fault import Fault
 from flnl.core.messages import (
     Broadcast,
     ClientResult,
@@ -29,7 +30,7 @@ from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.core.training import Training
 from flnl.data.federation.build import Federation
-from flnl.engine.jobs import Correct, Reduce
+from flnl.engine.jobs import Correct, Faulty, Reduce
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.planned import Evaluations
 
@@ -70,6 +71,7 @@ class Settings:
     on_nonfinite: Literal["drop", "stop"]
     observe: bool = False  # record an observation of each client's trained model
     initial: Params | None = None  # the run's initial model, for stages that restart from it
+    fault: Fault = field(default_factory=Fault)  # which clients send faulty updates
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,11 @@ class _Server:
     def clients(self) -> tuple[int, ...]:
         """The clients that hold data."""
         return self.run.federation.with_data
+
+    @cached_property
+    def faulty(self) -> frozenset[int]:
+        """The clients that send faulty updates."""
+        return self.run.settings.fault.clients(self.run.settings.seed, self.clients)
 
     # -------------------------------------------------------------------------------------------------------- a round
 
@@ -296,6 +303,9 @@ class _Server:
         reduce: Callable[[list[ClientResult]], Block[Any, ClientResult]] = as_list
         if "before" not in wants.values():
             reduce = Reduce(stage.aggregator, state.server.params, self._known(state), "after" in wants.values())
+        if self.faulty:
+            received = state.server.params
+            reduce = Faulty(reduce, settings.fault, self.faulty, received, settings.seed, state.round)
         blocks = list(self.run.executor.map(job, tasks, reduce))
         return [block.value for block in blocks], [result for block in blocks for result in block.results]
 
@@ -389,6 +399,8 @@ class _Server:
             "left_out": float(len(results) - len(finite)),
             "idle": float(sum(not r.steps for r in finite)),
         }
+        if self.faulty:
+            metrics["faulty"] = float(sum(r.client in self.faulty for r in results))
         if combined is not None:
             metrics |= {f"aggregation/{name}": value for name, value in combined.facts.items()}
             if total := sum(combined.weights.values()):

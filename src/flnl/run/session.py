@@ -18,6 +18,7 @@ from flnl.config.registry import named
 from flnl.console.credentials import redacted
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.core.execution import Executor, described
+from flnl.core.fault import Fault
 from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
@@ -128,7 +129,8 @@ class Session:
         """The loop's input, besides the state."""
         cfg = self.cfg
         settings = loop.Settings(
-            cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial
+            *(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial),
+            Fault(**(cfg.get("fault") or {})),
         )
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
