@@ -781,14 +781,15 @@ def no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_probabilities")
-def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("key", ["train_size", "train_sample"])
+def test_a_part_of_a_data_set_has_no_corrected_labels(
+    key: str, own: Own, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = AuditedRun.open(own.ran.folder)
-    config = {**opened.record.config, "dataset": {**opened.record.config["dataset"], "train_size": 30}}
+    config = {**opened.record.config, "dataset": {**opened.record.config["dataset"], key: 30}}
     part = replace(opened, record=replace(opened.record, config=config))
     monkeypatch.setattr(AuditedRun, "open", lambda *_: part)
-    refused(
-        said(program, own.ran.folder, "--corrections", "suggested", "--out", tmp_path / "o"), "dataset.train_size=30"
-    )
+    refused(said(program, own.ran.folder, "--corrections", "suggested", "--out", tmp_path / "o"), f"dataset.{key}=30")
 
 
 @pytest.mark.usefixtures("no_probabilities")

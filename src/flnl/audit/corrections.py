@@ -29,11 +29,12 @@ def refuse_parts(run: AuditedRun) -> None:
         UserError: naming the key.
     """
     dataset = run.record.config["dataset"]
-    if reads_labels(run) and dataset.get("train_size") is not None:
-        raise UserError(
-            f"--corrections: the run has dataset.train_size={dataset['train_size']}, and dataset.labels needs a label "
-            "for every sample; use the column predicted_label of audit.csv instead"
-        )
+    for key in ("train_size", "train_sample"):
+        if reads_labels(run) and dataset.get(key) is not None:
+            raise UserError(
+                f"--corrections: the run has dataset.{key}={dataset[key]}, and dataset.labels needs a label for every "
+                "sample; use the column predicted_label of audit.csv instead"
+            )
 
 
 def reads_labels(run: AuditedRun) -> bool:
