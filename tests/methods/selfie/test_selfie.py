@@ -148,6 +148,18 @@ def test_weights_count() -> None:
     assert float(TERM(nothing, state)[0]) == 0
 
 
+@pytest.mark.parametrize("round", [0, 5])
+def test_labels_that_a_batch_rule_gives_are_trained_on(round: int) -> None:
+    """In the warm-up and after it: also where they are others than the client holds."""
+    held = torch.tensor([0, 1, 2, 0])
+    z = torch.tensor(RNG.normal(size=(4, 3)))
+    state = Visit(History.of(held, 3), torch.tensor(0.0, dtype=torch.float64))
+    given = (held + 1) % 3
+    one = replace(step(logits=z, targets=given), labels=given, broadcast=Broadcast(round, 1, {}))
+    expected = -torch.log_softmax(z, 1)[torch.arange(4), given].mean()
+    assert float(TERM(one, state)[0]) == pytest.approx(float(expected))
+
+
 def test_what_is_kept_between_visits() -> None:
     module = mlp(4, 3)
     net, work = network(module), task(module, random_federation((6,), classes=3).samples(0))

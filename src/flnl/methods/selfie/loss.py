@@ -76,7 +76,7 @@ class Selfie(LossTerm):
         if self.acts(step.broadcast.clock.since(self.first_stage)):
             loss, history = self._selected(step, history, state.rate)
         else:
-            loss = weighted_mean(cross_entropy(logits, self._labels(history, at)), step.weight)
+            loss = weighted_mean(cross_entropy(logits, _labels(step, history.refurbished.index_select(0, at))), step.weight)
         if self.append == "after":
             history = history.adding(at, predicted)
         return loss, replace(state, history=history)
@@ -97,12 +97,7 @@ class Selfie(LossTerm):
         valid = torch.ones_like(certain) if step.weight is None else step.weight > 0
         chosen = ((new >= 0) | clean(losses, valid, rate)).to(losses.dtype)
         counted = chosen if step.weight is None else chosen * step.weight
-        return weighted_mean(cross_entropy(step.logits, self._labels(history, at)), counted), history
-
-    @staticmethod
-    def _labels(history: History, at: Tensor) -> Tensor:
-        new, held = history.refurbished.index_select(0, at), history.held.index_select(0, at)
-        return torch.where(new >= 0, new, held)
+        return weighted_mean(cross_entropy(step.logits, _labels(step, new)), counted), history
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> History:
         """The histories."""
@@ -130,6 +125,10 @@ def clean(losses: Tensor, valid: Tensor, rate: Tensor) -> Tensor:
     count = ((1 - rate) * valid.sum().double() - TOLERANCE).ceil()
     ranks = torch.where(valid, losses, torch.inf).argsort(stable=True).argsort(stable=True)
     return (ranks < count) & valid
+
+
+def _labels(step: Step, new: Tensor) -> Tensor:
+    return torch.where(new >= 0, new, step.labels)
 
 
 def _suspected(client: int, history: History) -> SuspectedSamples:
