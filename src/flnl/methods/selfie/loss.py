@@ -76,7 +76,9 @@ class Selfie(LossTerm):
         if self.acts(step.broadcast.clock.since(self.first_stage)):
             loss, history = self._selected(step, history, state.rate)
         else:
-            loss = weighted_mean(cross_entropy(logits, _labels(step, history.refurbished.index_select(0, at))), step.weight)
+            loss = weighted_mean(
+                cross_entropy(logits, _labels(step, history.refurbished.index_select(0, at))), step.weight
+            )
         if self.append == "after":
             history = history.adding(at, predicted)
         return loss, replace(state, history=history)
