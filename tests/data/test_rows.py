@@ -82,7 +82,14 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 def features(root: Path, **changes: Any) -> Any:
     values: dict[str, Any] = {"name": "own", "root": str(root), "file": "features.npz", "labels": None, "texts": None}
-    values |= {"truth": "y_train", "normalize": "none", "train_size": None, "train_sample": None, "test_size": None}
+    values |= {
+        "truth": "y_train",
+        "vote": "first",
+        "normalize": "none",
+        "train_size": None,
+        "train_sample": None,
+        "test_size": None,
+    }
     return Features(**values | changes)()
 
 
@@ -214,7 +221,7 @@ def test_tables_of_scikit_learn(name: str, sizes: tuple[int, int, int], classes:
 
 
 def test_a_table_that_is_not_there_is_not_fetched_unasked(tmp_path: Path):
-    with pytest.raises(UserError, match=r"^dataset\.root: covertype is not in .* dataset\.download=true$"):
+    with pytest.raises(UserError, match=r"^dataset\.root=.*: covertype is not there .* dataset\.download=true$"):
         bundled("covertype", str(tmp_path))
 
 

@@ -55,7 +55,7 @@ class Bundled:
     """
 
     name: Literal["breast_cancer", "wine", "covertype"]
-    root: PathText
+    root: PathText | None  # of what is fetched
     download: Annotated[bool, FromFiles(False)]
     normalize: Scaling
     train_sample: PositiveCount | None
@@ -71,14 +71,15 @@ class Bundled:
 
         try:
             if self.name == "covertype":
-                source: Any = datasets.fetch_covtype(data_home=expand(self.root), download_if_missing=self.download)
+                folder = None if self.root is None else expand(self.root)  # None: scikit-learn's own
+                source: Any = datasets.fetch_covtype(data_home=folder, download_if_missing=self.download)
                 labels = source.target.astype(np.int64) - 1
             else:
                 source = datasets.load_wine() if self.name == "wine" else datasets.load_breast_cancer()
                 labels = source.target.astype(np.int64)
         except OSError as error:
             raise UserError(
-                f"dataset.root: covertype is not in {expand(self.root)} ({error}); scikit-learn fetches it with "
+                f"dataset.root={self.root}: covertype is not there ({error}); scikit-learn fetches it with "
                 "dataset.download=true"
             ) from error
         tested = every(labels, 5)
