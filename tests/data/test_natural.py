@@ -116,8 +116,8 @@ def digits(**changes: Any) -> Any:
 def test_the_digits_of_14_writers():
     data = digits(groups="writers")
     assert data.client_names == tuple(map(str, range(14)))
-    sizes = [130, 126, 130, 130, 130, 130, 130, 123, 128, 130, 128, 130, 122, 130]
-    tested = [27, 25, 26, 25, 27, 26, 26, 25, 24, 28, 24, 26, 24, 27]
+    sizes = [130, 126, 130, 130, 130, 130, 139, 114, 128, 130, 128, 130, 122, 130]
+    tested = [27, 25, 26, 25, 27, 26, 27, 24, 24, 28, 24, 26, 24, 27]
     assert np.bincount(data.test_clients).tolist() == tested
     assert (np.bincount(data.clients) + tested).tolist() == sizes
     plain = digits()
@@ -132,9 +132,9 @@ def test_all_writers_have_copied_one_sheet():
     blocks = [target[start:end] for start, end in zip(STARTS, [*STARTS[1:], None], strict=True)]
     sheet = blocks[0]
     assert len(sheet) == 130
-    assert sum(block == sheet for block in blocks) == 8
+    assert sum(block == sheet for block in blocks) == 7
     alike = [SequenceMatcher(None, sheet, block, autojunk=False).ratio() for block in blocks]
-    assert min(alike) > 0.95
+    assert min(alike) > 0.93
 
 
 def test_writers_whom_nobody_trained_on():

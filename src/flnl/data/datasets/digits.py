@@ -20,12 +20,11 @@ from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
 
-STARTS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667)
+STARTS = (0, 130, 256, 386, 516, 646, 776, 915, 1029, 1157, 1287, 1415, 1545, 1667)
 """Where the block of each of the 14 writers begins in the library's order, which the library does not tell.
 
-All have copied one sheet of 130 digits: eight of the blocks are it, the others lack some or have one changed. Some
-lists begin the eighth block at 915; but 776 to 905 are the sheet to its end, and 906 to 914 the 1 to 9 at its
-beginning, in the hand of 915 and later.
+All have copied one sheet of 130 digits: the blocks are it, lack some or have one changed. The usual list is kept, also
+where the eighth block may begin at 906: there the sheet begins anew.
 """
 
 
