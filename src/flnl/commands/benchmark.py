@@ -31,7 +31,10 @@ from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES
 from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
-EQUAL = ("experiment", "seed", "dataset", "partition", "noise", "model", "protocol", "rounds", "fraction", "eval")
+EQUAL = (
+    *("experiment", "seed", "data_seed", "dataset", "partition", "noise", "fault", "model", "protocol", "rounds"),
+    *("fraction", "eval", "centralized", "precision"),
+)
 """Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""
 
 
