@@ -270,10 +270,14 @@ def test_the_model_that_is_evaluated_classifies_by_cosine() -> None:
 @pytest.mark.parametrize("part", [TERM, EXCHANGE, PrototypeHead("head", keep=False, prototypes=RELEASED)])
 def test_a_network_without_room_for_prototypes_is_refused(part: Any) -> None:
     setting = Setting({0: 10}, LENGTHS, ONE_STEP, "method")
-    assert part.refuses(Classifier(nn.Identity(), nn.Linear(9, 10)), (), setting) is None
-    said = part.refuses(Classifier(nn.Identity(), nn.Linear(8, 10)), (), setting)
+    assert part.refuses(Classifier(nn.Linear(2, 9), nn.Linear(9, 10)), (), setting) is None
+    said = part.refuses(Classifier(nn.Linear(2, 8), nn.Linear(8, 10)), (), setting)
     assert said == "10 prototypes need at least 9 features, and this network has 8: widen it"
     assert "head" in str(part.refuses(nn.Linear(9, 10), (), setting))
+    fixed = nn.Linear(2, 9).requires_grad_(False)
+    for body in (nn.Identity(), fixed):
+        said = part.refuses(Classifier(body, nn.Linear(9, 10)), (), setting)
+        assert "nothing before this network's last layer is" in str(said)
 
 
 def test_a_stage_without_a_comparison_is_said() -> None:

@@ -27,11 +27,16 @@ def head_of(params: Mapping[str, Tensor]) -> str | None:
 
 
 def why_no_prototypes(network: nn.Module) -> str | None:
-    """Why the features of a network have no room for prototypes; None if they have."""
+    """Why the features of a network cannot go to prototypes; None if they can."""
     params = dict(network.named_parameters())
     name = head_of(params)
     if name is None:
         return "prototypes need a network whose last layer is called head"
+    if not any(p.requires_grad for other, p in params.items() if other.rpartition(".")[0] != name.rpartition(".")[0]):
+        return (
+            "prototypes attract features while these are trained, and nothing before this network's last layer is: "
+            "choose a model with trained layers before it, such as model=mlp"
+        )
     classes, width = params[name].shape
     if width >= classes - 1:
         return None
