@@ -143,9 +143,9 @@ class ByPrototypes(Exchange):
             log.warning("clients' mean losses are not told apart: nobody is noisy")
         elif len(state.unreachable):
             log.warning(
-                "no sample of a noisy client can have a cosine above theta=%g to the prototype of class %s, if features "
-                "are never negative, as after a ReLU: these clients then never learn it; relative=true asks for a share "
-                "of what can be reached",
+                "no sample of a noisy client can have a cosine above theta=%g to the prototype of class %s, if its "
+                "features are never negative, as after a ReLU; these clients then never learn it: relative=true asks "
+                "for a share of what can be reached",
                 self.threshold,
                 ", ".join(map(str, state.unreachable.tolist())),
             )
