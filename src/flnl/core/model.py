@@ -65,6 +65,9 @@ class Model(Protocol):
         ``output`` is ``logits`` [n, K], ``features`` [n, d], or ``first`` or ``second`` of a pair of networks.
         """
 
+    def prepare(self, stored: Tensor) -> Tensor:
+        """The network's inputs, on the device, of samples as they are stored [b, ...], without augmentation."""
+
     def scored(self, inputs: Tensor) -> Tensor:
         """Logits [B, K] of the loaded parameters on ``inputs`` [B, C, H, W], on the device."""
 

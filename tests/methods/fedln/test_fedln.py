@@ -13,10 +13,12 @@ from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock, Gath
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload
 from flnl.core.step import WHOLE
+from flnl.data.preparations import Rows
 from flnl.methods.fedln.aggregator import NoiseAwareMean
 from flnl.methods.fedln.batch import NeighboursLabels
 from flnl.methods.fedln.energy import Energies, energies, noisy_shares, weights
 from flnl.methods.fedln.exchange import (
+    FindNearest,
     NearestLabels,
     NearestNeighbours,
     NoiseAware,
@@ -85,6 +87,12 @@ def test_the_reference_is_of_all_clients_before_the_visit() -> None:
     assert list(own.values()) == vector.approx("shares_own")
     assert own[0] == ours[0], "the others differ in the reference alone"
     assert float(np.percentile(SENT[0].received, 75)) == pytest.approx(vector.expected["own"][0])
+
+
+def test_a_share_below_is_as_exact_as_one_above() -> None:
+    """1 - 0.9 is below 0.1, from which on a client would be noisy."""
+    one = Energies(torch.zeros(10, dtype=torch.float64), torch.tensor([-1.0] + [1.0] * 9))
+    assert noisy_shares({0: one}, 75.0, "below") == {0: 0.1}
 
 
 @pytest.mark.parametrize(
@@ -217,3 +225,22 @@ def test_a_client_adopts_all_labels_or_none(threshold: float, adopted: bool) -> 
     (suspected,) = suspects
     assert isinstance(suspected, SuspectedSamples)
     assert suspected.mask.tolist() == [False] * 3 + [True] + [False] * 4 + [True]
+
+
+def test_rows_are_compared_as_the_network_gets_them() -> None:
+    """Of two columns the first tells the classes apart; the second has numbers a thousand times as large."""
+    rng, labels = np.random.default_rng(0), torch.arange(20) % 2
+    rows = torch.stack([labels.double(), torch.tensor(1000 * rng.normal(size=20))], 1).float()
+    prepared = Rows(2, tuple(rows.double().mean(0).tolist()), tuple(rows.double().std(0, correction=0).tolist()))
+    toy = federation([rows], [labels], classes=2, transform=prepared)
+    net, work = network(Logits(), classes=2, transform=prepared), task(Logits(), toy.samples(0))
+    found = FindNearest(4, 0.0)(net, work).keeps.one(NearestLabels).labels.tolist()
+    assert found == by_hand(prepared.normalize(rows).double(), labels, 4, 2)
+    assert found != by_hand(rows.double(), labels, 4, 2)
+
+
+def test_words_have_no_neighbours() -> None:
+    setting = Setting({0: 10}, (1,), ONE_STEP, "method.exchange.nearest_labels")
+    exchange = NearestNeighbours(neighbours=3, threshold=0.15)
+    assert exchange.refuses(Logits(), (), setting) is None
+    assert "words" in str(exchange.refuses(Logits(), (), replace(setting, kind="tokens")))

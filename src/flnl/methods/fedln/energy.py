@@ -37,8 +37,11 @@ def noisy_shares(sent: Mapping[int, Energies], percentile: float, suspects: Susp
     """
     pooled = np.concatenate([one.received.numpy() for one in sent.values()])
     reference = float(np.percentile(pooled, percentile))
-    above = {client: float((one.trained >= reference).double().mean()) for client, one in sent.items()}
-    return above if suspects == "above" else {client: 1 - share for client, share in above.items()}
+    found = {}
+    for client, one in sent.items():
+        noisy = one.trained >= reference if suspects == "above" else one.trained < reference
+        found[client] = float(noisy.double().mean())
+    return found
 
 
 def weights(shares: Array, samples: Array, *, threshold: Share, keep: Share, effect: Effect) -> Array:

@@ -1,19 +1,19 @@
 """FedLN's exchanges: energies up, once, from which clients' weights follow; labels of neighbours, which stay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from annotated_types import Interval
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered, Opened, kept_by_client
 from flnl.core.model import Model
-from flnl.core.parts import Exchange, Setting, Wants
+from flnl.core.parts import Exchange, Part, Setting, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share, StageNumber
 from flnl.core.stored import stored
@@ -133,15 +133,18 @@ class NearestLabels:
 
 @dataclass(frozen=True)
 class FindNearest:
-    """Job: the label of most of each sample's nearest neighbours on the client, by their pixels."""
+    """Job: the label of most of each sample's nearest neighbours on the client, by their pixels or numbers."""
 
     neighbours: PositiveCount
     threshold: float
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Keep them on the client; report nothing."""
-        pixels, given = task.samples.read().flatten(1).double(), task.labels
-        found = NearestLabels(nearest_labels(pixels, given, self.neighbours, network.num_classes), given, adopted=False)
+        stored, given = task.samples.read(), task.labels
+        values = network.prepare(stored).cpu() if stored.dim() == 2 else stored.flatten(1)
+        found = NearestLabels(
+            nearest_labels(values.double(), given, self.neighbours, network.num_classes), given, adopted=False
+        )
         adopted = found.disagreement >= self.threshold
         return Opened(task.client, Payload(), Payload(NearestLabels(found.labels, given, adopted)))
 
@@ -150,13 +153,20 @@ class FindNearest:
 class NearestNeighbours(Exchange):
     """Before the first round, every client finds the label of most of each sample's ``neighbours``, itself among them.
 
-    Neighbours are near in Euclidean distance of stored pixels. Where at least a share ``threshold`` of the client's
-    labels differ from those found, all are to be replaced by these, otherwise none.
+    Neighbours are near in Euclidean distance of stored pixels; of rows of numbers, in that of the network's inputs.
+    Where at least a share ``threshold`` of the client's labels differ from those found, all are to be replaced by
+    these, otherwise none.
     """
 
     keeps: ClassVar[tuple[type, ...]] = (NearestLabels,)
     neighbours: PositiveCount
     threshold: Annotated[float, Interval(ge=0, le=2)]
+
+    def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
+        """Why there are no distances: words have none."""
+        if setting.kind != "tokens":
+            return None
+        return "neighbours are found by distances of inputs, and the numbers of words have none: choose another method"
 
     def init(self, clients: int, params: Params) -> int:
         """The number of clients; the server learns nothing else."""
