@@ -82,14 +82,8 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 def features(root: Path, **changes: Any) -> Any:
     values: dict[str, Any] = {"name": "own", "root": str(root), "file": "features.npz", "labels": None, "texts": None}
-    values |= {
-        "truth": "y_train",
-        "vote": "first",
-        "normalize": "none",
-        "train_size": None,
-        "train_sample": None,
-        "test_size": None,
-    }
+    values |= {"truth": "y_train", "normalize": "none", "train_size": None, "train_sample": None, "test_size": None}
+    values["vote"] = "first"
     return Features(**values | changes)()
 
 
@@ -181,10 +175,20 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("header", "row", "changes", "reason"),
     [
-        ("x,label", "1,a", {"label": "y"}, r"has no column 'y'; it has x, label"),
+        ("x,label", "1,a", {"label": "y"}, r"label: .*table\.csv has no column 'y'; it has x, label$"),
+        (
+            "x,label",
+            "1,a",
+            {"label": "x", "truth": "y"},
+            r"truth: .* no column 'y'; it has x, label; null if there is none$",
+        ),
+        ("x,label", "1,a", {"client": "y"}, r"client: .* no column 'y'; it has x, label$"),
+        ("x,label", "1,a", {"leave_out": ["y"]}, r"leave_out: .* no column 'y'; it has x, label$"),
+        ("x,label", ",a", {"client": "x", "leave_out": ["x"]}, r"file: .*table\.csv: column 'x': the client is empty"),
         ("x,label", "red,a", {}, r"column 'x' has 'red', which is no number: write categories as numbers"),
         ("x,label", ",a", {}, r"column 'x' has '', which is no number"),
-        ("x,label", "nan,a", {}, r"not finite as float32"),
+        ("x,label", "nan,a", {}, r"column 'x' has 'nan', which is no number"),
+        ("x,label", "1e99,a", {}, r"not finite as float32"),
         ("x,label", "1,", {}, r"row 1 has no label"),
         ("label", "a", {}, r"has no column of numbers beside those of label and client"),
         ("x,label", "1,b", {}, r"column 'label' has 1 class"),
@@ -221,7 +225,7 @@ def test_tables_of_scikit_learn(name: str, sizes: tuple[int, int, int], classes:
 
 
 def test_a_table_that_is_not_there_is_not_fetched_unasked(tmp_path: Path):
-    with pytest.raises(UserError, match=r"^dataset\.root=.*: covertype is not there .* dataset\.download=true$"):
+    with pytest.raises(UserError, match=r"^dataset\.root: covertype is not in .* dataset\.download=true$"):
         bundled("covertype", str(tmp_path))
 
 

@@ -53,7 +53,7 @@ class Joined:
                 f"{max(sizes[held].tolist())} samples"
             )
         if self.num_clients is not None:
-            _enough("num_clients", self.num_clients, len(parts), "groups, and none is cut")
+            _enough("num_clients", self.num_clients, len(parts), "groups, and none is cut; null is a client for each")
             if self.num_clients < len(parts):
                 totals = [int(sizes[part].sum()) for part in parts]
                 place = (
@@ -102,7 +102,8 @@ class Natural(Joined):
         if pool.clients is None:
             raise UserError(
                 "partition=writers takes the groups that a data set comes with, and this one has none: digits, mnist "
-                "and femnist have writers, dataset=image_folder sites and dataset=arrays clients"
+                "and femnist have writers, dataset=image_folder sites, dataset=arrays clients, and dataset=table and "
+                "dataset=text those of the column that dataset.client names"
             )
         names = pool.client_names or tuple(map(str, range(int(pool.clients.max(initial=LEFT_OUT)) + 1)))
         return self._split(Owners(pool.clients, names), rng)

@@ -70,10 +70,14 @@ class Sheet:
         """
         root, (told, of_test) = expand(self.root), self.told
         read = read_columns(root / Path(self.file).expanduser(), told)
-        named = [self.label, *(one for one in (self.truth, self.client) if one is not None)]
-        named += [*inputs, *left_out]
-        if missing := [one for one in named if one not in read]:
-            raise UserError(f"{told} has no column {missing[0]!r}; it has {', '.join(read)}")
+        chosen = {"label": [self.label], "truth": [self.truth], "client": [self.client]}
+        chosen |= {"text": inputs, "leave_out": left_out}
+        named = [one for names in chosen.values() for one in names if one is not None]
+        for key, names in chosen.items():
+            for one in names:
+                if one is not None and one not in read:
+                    file, other = told.removeprefix("dataset.file: "), "; null if there is none" * (key == "truth")
+                    raise UserError(f"dataset.{key}: {file} has no column {one!r}; it has {', '.join(read)}{other}")
         right = self.label if self.truth is None else self.truth
         if self.test is None:
             labels = numbered(read[right], ordered({*read[right]}), told)
@@ -89,10 +93,10 @@ class Sheet:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
         owners, test_owners = None, None
         if self.client is not None:
-            owners = _owners(train[self.client], told)
+            owners = _owners(train[self.client], f"{told}: column {self.client!r}")
             if self.client in test:
                 number = {name: i for i, name in enumerate(owners.names)}
-                theirs = _owners(test[self.client], of_test)
+                theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
                 known = [number.get(name, LEFT_OUT) for name in theirs.names]
                 test_owners = np.array(known, np.int64)[theirs.number]
         return Divided(

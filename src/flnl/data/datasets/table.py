@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -139,11 +140,17 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
     values = np.empty((len(part[columns[0]]), len(columns)))
     for d, name in enumerate(columns):
         for row, text in enumerate(part[name]):
-            try:
-                values[row, d] = float(text)
-            except ValueError:
+            values[row, d] = number = _number(text)
+            if not isfinite(number):
                 raise UserError(
                     f"{told}: column {name!r} has {text!r}, which is no number: write categories as numbers, fill in"
                     " what is missing (with a column that says where), or name the column in dataset.leave_out"
-                ) from None
+                )
     return values
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
