@@ -87,6 +87,19 @@ def test_a_sheet_of_texts(tmp_path: Path):
         texts(tmp_path, text=["title"])
 
 
+@pytest.mark.parametrize("columns", [["text"], []])
+def test_texts_without_a_word_are_refused(tmp_path: Path, columns: list[str]):
+    (tmp_path / "texts.csv").write_text("text,label\n" + '"",a\n" ",b\n' * 10)
+    with pytest.raises(UserError, match=r"^dataset\.text=\[.*\]: no text has a word; name the columns of text$"):
+        texts(tmp_path, text=columns)
+
+
+def test_some_texts_without_a_word_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "texts.csv").write_text("text,label\n" + '"",a\nword,b\n' * 10)
+    texts(tmp_path)
+    assert "dataset.text: 8 of 16 training texts have no word" in caplog.text
+
+
 def test_examples_are_texts_with_words():
     ids = Tokens(9, 4).example((3,), torch.Generator().manual_seed(0))
     assert (ids.shape, ids.dtype) == ((3, 4), torch.int64)

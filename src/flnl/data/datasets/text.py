@@ -1,6 +1,7 @@
 """Texts: a user's CSV file, or AG News, read as token ids of a vocabulary of the training texts."""
 
 import csv
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from flnl.data.images import TensorImages
 from flnl.data.owners import Owners
 from flnl.data.preparations import Tokens
 
+log = logging.getLogger(__name__)
 SPECIAL = 4
 """The ids below it are no words of the texts: unknown, pad, and two that are not used (begin and end of a text)."""
 
@@ -83,13 +85,17 @@ class Text(Sheet):
         """Load the data set.
 
         Raises:
-            UserError: if a file cannot be read, or lacks a column.
+            UserError: if a file cannot be read, or lacks a column, or no text has a word.
         """
         rows = self.divided(self.text)
         texts = [
             [" ".join(row) for row in zip(*(part[one] for one in self.text), strict=True)]
             for part in (rows.train, rows.test)
         ]
+        if not any(map(words, texts[0])):
+            raise UserError(f"dataset.text={self.text}: no text has a word; name the columns of text")
+        if empty := sum(not words(text) for text in texts[0]):
+            log.warning("dataset.text: %d of %d training texts have no word", empty, len(texts[0]))
         return _assembled(
             self,
             classes=rows.classes,
