@@ -165,6 +165,8 @@ def test_a_warning_without_training_before() -> None:
     assert EXCHANGE.caution(Setting({0: 10}, (4, 1, 3), ONE_STEP, "method.exchange.energies")) is None
     said = EXCHANGE.caution(Setting({0: 10}, (0, 1, 3), ONE_STEP, "method.exchange.energies"))
     assert "method.exchange.energies judges clients in the first round" in str(said)
+    never = EXCHANGE.caution(Setting({0: 10}, (4, 0, 3), ONE_STEP, "method.exchange.energies"))
+    assert "stage 2, which has no rounds" in str(never)
 
 
 # ------------------------------------------------------------------------------------------------- nearest neighbours

@@ -98,7 +98,11 @@ class NoiseAware(Exchange):
         return (NoiseAwareWeights(state.weights),)
 
     def caution(self, setting: Setting) -> str | None:
-        """Warns that clients are judged by the initial model, whose energies say nothing."""
+        """Warns that clients are never judged, or by the initial model, whose energies say nothing."""
+        if not setting.lengths[self.stage - 1]:
+            return (
+                f"{setting.key} judges clients in stage {self.stage}, which has no rounds: all count by their samples"
+            )
         if sum(setting.lengths[: self.stage - 1]) > 0:
             return None
         return (
