@@ -41,6 +41,13 @@ def test_workflows_run_every_python_that_is_promised_and_every_test() -> None:
         assert workflow["permissions"] == {"contents": "read"}
 
 
+def test_cards_have_no_row_that_waits_for_its_numbers() -> None:
+    """A word in capitals alone in a line, or in a cell, unless it is a name."""
+    for file in sorted((ROOT / "docs" / "methods").glob("*.md")):
+        lone = re.findall(r"(?:^|(?<=\| ))[A-Z]{6,}(?=$| \|)", file.read_text(), re.MULTILINE)
+        assert not {*lone} - {"README", "SCAFFOLD", "SELFIE"}, file.name
+
+
 def test_what_rendered_tables_link_to_is_in_git() -> None:
     found = subprocess.run(["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True)
     kept = {ROOT / name for name in found.stdout.splitlines()}
