@@ -70,8 +70,12 @@ class Sheet:
         """
         root, (told, of_test) = expand(self.root), self.told
         read = read_columns(root / Path(self.file).expanduser(), told)
-        chosen = {"label": [self.label], "truth": [self.truth], "client": [self.client]}
-        chosen |= {"text": inputs, "leave_out": left_out}
+        chosen: dict[str, Sequence[str | None]] = {
+            "label": [self.label],
+            "truth": [self.truth],
+            "client": [self.client],
+        }
+        chosen |= {"text": [*inputs], "leave_out": [*left_out]}
         named = [one for names in chosen.values() for one in names if one is not None]
         for key, names in chosen.items():
             for one in names:
