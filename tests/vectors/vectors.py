@@ -10,7 +10,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 FEDERATED, LABEL_NOISE = "vectors_federated_baselines.json", "vectors_label_noise_baselines.json"
-MORE = "vectors_more_methods.json"
+MORE, NEWER = "vectors_more_methods.json", "vectors_newer_methods.json"
 FIELD = "vectors_field.json"
 
 

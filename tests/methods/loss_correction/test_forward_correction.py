@@ -17,7 +17,7 @@ from flnl.core.messages import ClientState
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload, size_in_bytes
 from flnl.methods.loss_correction.exchange import EstimateTransition, TransitionEstimate
-from flnl.methods.loss_correction.loss import LossCorrection, forward_loss, reweighted_loss
+from flnl.methods.loss_correction.loss import LossCorrection, reweighted_loss
 from flnl.methods.loss_correction.transition import (
     TransitionMatrix,
     confident_counts,
@@ -25,6 +25,7 @@ from flnl.methods.loss_correction.transition import (
     normalized,
     without_empty_columns,
 )
+from flnl.parts.losses.forward_correction import forward_loss
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, Logits, federation, network, step, task

@@ -11,9 +11,10 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
-from flnl.methods.loss_correction.loss import Correction, forward_loss, reweighted_loss
+from flnl.methods.loss_correction.loss import Correction, reweighted_loss
 from flnl.methods.loss_correction.transition import SMALLEST, Slack, TransitionMatrix, revised
 from flnl.numerics.losses import weighted_mean
+from flnl.parts.losses.forward_correction import forward_loss
 from flnl.parts.losses.targets import cross_entropy
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
