@@ -225,7 +225,7 @@ def test_tables_of_scikit_learn(name: str, sizes: tuple[int, int, int], classes:
 
 
 def test_a_table_that_is_not_there_is_not_fetched_unasked(tmp_path: Path):
-    with pytest.raises(UserError, match=r"^dataset\.root: covertype is not in .* dataset\.download=true$"):
+    with pytest.raises(UserError, match=r"^dataset\.root=.*: covertype is not there .* dataset\.download=true$"):
         bundled("covertype", str(tmp_path))
 
 
