@@ -149,6 +149,8 @@ ALONE = ("dropout", "phases")
 """Words in the names of entries with dropout or several phases an epoch, throughout."""
 OF_SOME = ("fednoro", "fedelc_and_mixup", "maskedoptim_and_mixup")
 """How the names of entries begin in which only noisy clients need some passes, which a stack makes for all."""
+OF_VIEWS = ("fedgr", "fedcorr_and_fedgr")
+"""Likewise, of a term that asks the network for a view alone, when a stack has passed the batch already."""
 
 
 @pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
@@ -158,18 +160,19 @@ def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pyt
     with assembled(entry.words, tmp_path / "run", "precision=64") as parts:
         one = parts.results()
         many = parts.results(executor=Stacked(parts.evaluator.network, 5, 1.0))
-    if entry.name.startswith(OF_SOME):
-        more, fewer = ([r.state.counters.forward_passes or 0 for r in of] for of in (many, one))
-        assert all(a >= b for a, b in zip(more, fewer, strict=True))
-        many = [_with_forward_passes(r, count) for r, count in zip(many, fewer, strict=True)]
+    for begins, passes in ((OF_SOME, "forward_passes"), (OF_VIEWS, "training_passes")):
+        if entry.name.startswith(begins):
+            more, fewer = ([getattr(r.state.counters, passes) or 0 for r in of] for of in (many, one))
+            assert all(a >= b for a, b in zip(more, fewer, strict=True))
+            many = [_with_passes(r, passes, count) for r, count in zip(many, fewer, strict=True)]
     assert difference(many, one, tolerance=EXACT) is None
     alone = any(word in entry.name for word in ALONE)
     assert bool(stacks) != alone, "of the others, whoever has company is stacked"
 
 
-def _with_forward_passes(result: RoundResult, count: int | None) -> RoundResult:
+def _with_passes(result: RoundResult, passes: str, count: int) -> RoundResult:
     state = result.state
-    return replace(result, state=replace(state, counters=replace(state.counters, forward_passes=count)))
+    return replace(result, state=replace(state, counters=replace(state.counters, **{passes: count})))
 
 
 def test_it_is_chosen_on_the_command_line(tmp_path: Path):
