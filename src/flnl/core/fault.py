@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
-import torch
-
-from flnl.core.payload import Params, is_learned
 from flnl.core.ranges import Neutral, NonNegative, Share
-from flnl.core.streams import stream
+
+if TYPE_CHECKING:
+    from flnl.core.payload import Params
 
 CLIENTS, UPDATES = "faulty clients", "faulty updates"
 """What is drawn for: who is faulty, once; what they send, in each round."""
@@ -32,6 +30,10 @@ class Fault:
 
     def clients(self, seed: int, clients: Sequence[int]) -> frozenset[int]:
         """The faulty ones of ``clients``: ``⌊share · m⌋`` of the m, drawn once in a run."""
+        import numpy as np  # the configuration's schema has this class, and commands that only read it start at once
+
+        from flnl.core.streams import stream
+
         count = int(self.share * len(clients) + 1e-9)
         if not count:
             return frozenset()
@@ -39,6 +41,11 @@ class Fault:
 
     def sent(self, received: Params, trained: Params, seed: int, round: int, client: int) -> Params:
         """What a faulty client sends in this round for the model that it has trained."""
+        import torch
+
+        from flnl.core.payload import is_learned
+        from flnl.core.streams import stream
+
         moved = {name: trained[name] - p for name, p in received.items() if is_learned(name, p)}
         if self.kind != "noise":
             factor = self.scale if self.kind == "scaled" else -self.scale

@@ -3,7 +3,6 @@
 A federation trains on them in seconds, and methods still differ.
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,12 +12,10 @@ import torch
 from flnl.core.errors import UserError
 from flnl.core.ranges import Neutral, PositiveCount
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble, balanced, refuse_first_of_groups
+from flnl.data.datasets.assemble import assemble, refuse_first_of_groups
 from flnl.data.images import TensorImages
 from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.transforms import Transform
-
-log = logging.getLogger(__name__)
 
 STARTS = (0, 130, 256, 386, 516, 646, 776, 915, 1029, 1157, 1287, 1415, 1545, 1667)
 """Where the block of each of the 14 writers begins in the library's order, which the library does not tell.
@@ -65,18 +62,6 @@ class Digits:
         else:
             test = np.flatnonzero(np.isin(writer, self._unseen(self.test_writers)))
         train = np.setdiff1d(np.arange(len(labels)), test)
-        if (
-            self.train_size is not None
-            and (kept := balanced(labels[train], self.train_size, "dataset.train_size")).size
-        ):
-            log.warning(
-                "dataset.train_size=%d takes the first images of each class, of %d of the %d writers; "
-                "dataset.train_sample=%d draws from all",
-                self.train_size,
-                len(np.unique(writer[train[kept]])),
-                len(STARTS),
-                self.train_size,
-            )
         owners, test_owners = None, None
         if self.groups is not None:
             owners = Owners.of([*map(str, writer[train].tolist())], "dataset.groups=writers")
