@@ -256,6 +256,8 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
         "noise": 0.5,
         "nominal": None,
         "transition": [[1, 1, 0], [0, 1, 0], [0, 1, 0]],
+        "agreement": None,
+        "tested_of_clients": None,
         "fingerprint": "0",
         "per_client": [client],
     }

@@ -105,6 +105,8 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     chosen = _chosen(overrides)
     if may_be_named(chosen, f"{key}.NAME"):
         return f"{key} takes its values one by one: write +{key}.NAME=..."
+    if may_be_added(chosen, key):
+        return f"{key} is not set, so train.{key.rpartition('.')[2]} holds there; write +{key}=... to set it"
     if leaf and (CONF / group).is_dir():
         owners = {}
         for path in sorted((CONF / group).glob("*.yaml")):
@@ -118,8 +120,6 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
             return f"{reason}; the part's own key is {targets.pop()}" if len(targets) == 1 else reason
     if key.startswith("hydra.launcher.") and (launcher := of_a_launcher(key)) is not None:
         return f"{key} belongs to hydra/launcher={launcher}, which is not chosen here: add -m hydra/launcher={launcher}"
-    if may_be_added(chosen, key):
-        return f"{key} is not set, so train.{key.rpartition('.')[2]} holds there; write +{key}=... to set it"
     if may_be_named(chosen, key):
         return f"{key} is not set yet; write +{key}=... to set it"
     near = nearest(key, chosen)

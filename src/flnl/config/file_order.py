@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config.folders import CONF, SEARCH_PATH, added_by, folders
+from flnl.config.folders import CONF, added_by, folders
 from flnl.config.override_text import choices_of
 from flnl.config.schema import METHOD, NO_GROUPS
 from flnl.config.written import node_at
@@ -104,9 +104,10 @@ def _order(choices: tuple[str, ...], added: tuple[str, ...]) -> tuple[tuple[str,
     name = "config"
     if HydraConfig.initialized():
         name = str(HydraConfig.get().job.config_name or name)
-    path = ",".join(f"'file://{place}'" for place in added)
-    loader = ConfigLoaderImpl(create_config_search_path(str(CONF)))
-    files = loader.compute_defaults_list(name, [*choices, f"{SEARCH_PATH}=[{path}]"], RunMode.RUN).defaults
+    searched = create_config_search_path(str(CONF))
+    for place in added:  # not by an override: Hydra would look for a base of the user's without it
+        searched.append("added", f"file://{place}")
+    files = ConfigLoaderImpl(searched).compute_defaults_list(name, [*choices], RunMode.RUN).defaults
     return tuple((file.config_path, file.package or "") for file in files if file.config_path is not None)
 
 
