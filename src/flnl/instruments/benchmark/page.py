@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -17,6 +17,7 @@ from flnl.console.markdown import grid, literal
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.standing import Standing
+from flnl.instruments.tune.markdown import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -237,10 +238,7 @@ class Page:
 
 
 def _spread(score: Score | None) -> str:
-    if score is None:
-        return ""
-    numbers = [*score.accuracy.values()]
-    return f"{fmean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")
+    return "" if score is None else spread({seed: value / 100 for seed, value in score.accuracy.items()})
 
 
 def _signed(points: float) -> str:
