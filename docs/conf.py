@@ -35,6 +35,7 @@ include_patterns = [
     "examples/*/README.md",
     "results/*.md",
     "results/*/*.md",
+    "results/benchmark/*/README.md",
 ]
 exclude_patterns = ["docs/_build", "**/.*"]
 

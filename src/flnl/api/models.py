@@ -35,7 +35,7 @@ class InputTransform:
     dtype: torch.dtype
 
     def __call__(self, image: str | Path | Image | Tensor) -> Tensor:
-        """The input of one sample, [*shape]; of a tensor of several, [B, *shape].
+        """The input of one sample, [...]; of a tensor of several, [B, ...].
 
         Args:
             image: a file, an image of Pillow, or a tensor [C, H, W] or [B, C, H, W]: uint8 pixels from 0 to 255, or
