@@ -390,6 +390,7 @@ NOT_RECORDED = (
     "phases_with_a_second_pool",
     "flr_on_half_the_samples",
     "fedlsr_as_released_with_batch_norm",
+    "fedgr_as_released_with_batch_norm_on_unequal_clients",
 )
 """Entries whose clients run one by one, or select so few samples that no two steps are alike; of every other some steps
 are recorded."""

@@ -7,7 +7,7 @@ other terms run under ``torch.func.vmap``, in which each call sees one client's 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -191,24 +191,36 @@ class Objective:
 
     def _row_step(self, outputs: Outputs, batch: Batch) -> Step:
         """The rows of all clients as one step, which refuses to give what is not a row's."""
-        first = self.tasks[0].broadcast
         step = Step(
             inputs=batch.inputs,
             labels=batch.labels.reshape(-1),
             targets=batch.targets.flatten(0, 1),
             positions=batch.positions.reshape(-1),
             weight=batch.weight,
-            draws=dict.fromkeys(self.rowwise),
             number=batch.number,
             unmixed=batch.inputs,
             mixing=None,
-            passes=_Passes(self.network, {}, self.network.scored),
-            params={},
-            broadcast=replace(first, params={}, extras=Unlike(reasons=OF_ONE_CLIENT)),
-            kept=Payload(),
             computed=_Rows(outputs),
+            **self._of_any_rows,
         )
-        return self._refusing(step, NOT_OF_ROWS | self._own)
+        return self._refusing(step, self._not_of_rows)
+
+    @cached_property
+    def _of_any_rows(self) -> dict[str, Any]:
+        """What is the same in every step of rows."""
+        received = replace(self.tasks[0].broadcast, params={}, extras=Unlike(reasons=OF_ONE_CLIENT))
+        passes = _Passes(self.network, {}, self.network.scored)
+        return {
+            "draws": dict.fromkeys(self.rowwise),
+            "passes": passes,
+            "params": {},
+            "broadcast": received,
+            "kept": Payload(),
+        }
+
+    @cached_property
+    def _not_of_rows(self) -> frozenset[str]:
+        return NOT_OF_ROWS | self._own
 
     # ---------------------------------------------------------------------------------------------------- by client
 
