@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -68,10 +69,14 @@ def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
     """
     if seed < 0 or any(index < 0 for index in indices):
         raise ValueError(f"seeds and indices are non-negative, got {(seed, *indices)}")
-    digest = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     # Each integer becomes two halves, so that (1, 2**32) and (1, 0, 1) differ.
-    halves = [half for value in (seed, digest, *indices) for half in (value & 0xFFFFFFFF, value >> 32)]
+    halves = [half for value in (seed, _digest(purpose), *indices) for half in (value & 0xFFFFFFFF, value >> 32)]
     return np.random.SeedSequence(halves)
+
+
+@lru_cache(1000)
+def _digest(purpose: str) -> int:
+    return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:

@@ -200,11 +200,11 @@ class Evaluator:
         truth is unknown.
         """
         findings = self._findings(state)
-        clients = self._clients(state, findings)
-        _, given, held, suspected = _joined(clients)
+        labels = self._all(state, findings)
+        _, given, held, suspected = labels
         changed = held != given
         flagged = suspected | changed
-        metrics = {} if self.federation.truth is None else self._quality(clients)
+        metrics = {} if self.federation.truth is None else _quality(labels)
         if _has_judged(findings, flagged):
             counts = {"labels": len(given), "flagged": flagged.sum(), "changed": changed.sum()}
             metrics |= {name: float(count) for name, count in counts.items()}
@@ -233,17 +233,6 @@ class Evaluator:
         """
         beside = () if self.method.corrector is None else (NoisyClients, EstimatedNoise)
         return [finding for finding in self._measured(state) if not isinstance(finding, beside)]
-
-    def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
-        true, given, held, flagged = _joined(clients)
-        changed = held != given
-        metrics = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
-        if flagged.any() or changed.any():
-            metrics |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
-            metrics["changed"] = float(changed.sum())
-            if changed.any():
-                metrics["correction_accuracy"] = float((held == true)[changed].mean())
-        return metrics
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
         """Record one correction: metrics over the federation, per-client columns, and confusion matrices for figures.
@@ -278,7 +267,7 @@ class Evaluator:
         rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
         if matrices := self._confusion(were, are):
             summary["confusion"] = matrices
-        summary |= self._quality(are)
+        summary |= _quality(_joined(are))
         active = dict(self.method.at(before.round, len(clients))[0].acting())
         of_active = _all(found for place, found in by_place.items() if place in active)
         levels = noise_columns([*of_active, *of_corrector], clients).get("level")
@@ -320,7 +309,7 @@ class Evaluator:
         self.network.load(state.server.params)
         data = self.federation.dataset
         findings = self._findings(state)
-        true, given, held, suspected = _joined(self._clients(state, findings))
+        true, given, held, suspected = self._all(state, findings)
         flagged = suspected | (held != given)
         everything = Samples(data.train, torch.from_numpy(self.federation.held), torch.from_numpy(given))
         confidence = self._confidence(everything, torch.from_numpy(np.stack([held, given])))
@@ -375,10 +364,22 @@ class Evaluator:
             matrices["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
         return matrices
 
-    def _clients(self, state: FederatedState, findings: Iterable[Finding]) -> list[_Labels]:
-        """The labels of every client that holds data, with the suspects among ``findings``."""
-        doubts = suspects(findings)
-        return [self._client(state, client, doubts) for client in self.federation.with_data]
+    def _all(self, state: FederatedState, findings: Iterable[Finding]) -> _Labels:
+        """What ``_client`` gives of every client that holds data, one after the other, each [N]."""
+        federation = self.federation
+        given = federation.given.numpy()[federation.held]
+        true = given if federation.truth is None else federation.truth.numpy()[federation.held]
+        held, suspected = given.copy(), np.zeros(len(given), np.bool_)
+        ends = np.cumsum(federation.counts)
+        places = {
+            c: slice(end - n, end) for c, end, n in zip(federation.with_data, ends, federation.counts, strict=True)
+        }
+        for client in state.clients:
+            if (labels := state.client(client).labels) is not None:
+                held[places[client]] = labels.numpy()
+        for client, doubt in suspects(findings).items():
+            suspected[places[client]] = doubt.mask.numpy()
+        return true, given, held, suspected
 
     def _client(
         self, state: FederatedState, client: int, doubts: Mapping[int, SuspectedSamples] | None = None
@@ -399,6 +400,18 @@ def _joined(clients: Sequence[_Labels]) -> _Labels:
     """The labels and suspects of all these clients, one after the other, each [N]."""
     true, given, held, suspected = (np.concatenate(parts) for parts in zip(*clients, strict=True))
     return true, given, held, suspected
+
+
+def _quality(labels: _Labels) -> dict[str, float]:
+    true, given, held, flagged = labels
+    changed = held != given
+    metrics = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
+    if flagged.any() or changed.any():
+        metrics |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
+        metrics["changed"] = float(changed.sum())
+        if changed.any():
+            metrics["correction_accuracy"] = float((held == true)[changed].mean())
+    return metrics
 
 
 def _has_judged(findings: Iterable[Finding], flagged: Mask) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,19 +32,18 @@ class LabelTable:
     flagged: Sequence[bool] | None  # suspected or changed; None if the method has not judged labels
     true: Sequence[int] | None  # None if unknown
 
-    def rows(self) -> Iterator[dict[str, str | int]]:
-        """The rows of the file: labels as class names, ``flagged`` as 1, 0 or empty."""
-        for i, (client, sample) in enumerate(zip(self.client, self.sample, strict=True)):
-            row = {
-                "client": client,
-                "sample": sample,
-                "given": self.classes[self.given[i]],
-                "final": self.classes[self.final[i]],
-                "confidence": f"{float(self.confidence[i]):.6g}",
-                "self_confidence": f"{float(self.self_confidence[i]):.6g}",
-                "flagged": "" if self.flagged is None else int(self.flagged[i]),
-            }
-            yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
+    def columns(self) -> dict[str, Sequence[str | int]]:
+        """The columns of the file: labels as class names, ``flagged`` as 1, 0 or empty."""
+        columns: dict[str, Sequence[str | int]] = {
+            "client": self.client,
+            "sample": self.sample,
+            "given": [self.classes[label] for label in self.given],
+            "final": [self.classes[label] for label in self.final],
+            "confidence": [f"{share:.6g}" for share in self.confidence.tolist()],
+            "self_confidence": [f"{share:.6g}" for share in self.self_confidence.tolist()],
+            "flagged": [""] * len(self.given) if self.flagged is None else [int(flag) for flag in self.flagged],
+        }
+        return columns if self.true is None else {**columns, "true": [self.classes[label] for label in self.true]}
 
     def save(self, path: Path) -> str:
         """Write the table atomically as CSV; return the sha256 of the file, 64 hex digits.
@@ -54,9 +53,8 @@ class LabelTable:
         Raises:
             OSError: if the file cannot be written.
         """
-        columns = ["client", "sample", "given", "final", "confidence", "self_confidence", "flagged"]
-        columns += ["true"] if self.true is not None else []
-        text = csv_text([columns, *(row.values() for row in self.rows())])
+        columns = self.columns()
+        text = csv_text([[*columns], *zip(*columns.values(), strict=True)])
         data = text.encode("utf-8", errors="surrogateescape")
         write_atomically(path, data)
         return hashlib.sha256(data).hexdigest()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """What a spreadsheet may read as the beginning of a formula, after any number of marks."""
@@ -19,14 +19,22 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
     >>> csv_text([["path", "share"], ["=a.png", -0.5], ["a\rb", None]])
     'path,share\n\'=a.png,-0.5\n"a\rb",\n'
     """
-    line, lines = io.StringIO(newline=""), []
-    writer = csv.writer(line, lineterminator="\r\n")  # so that it also quotes \r, which readers take for a line end
-    for row in rows:
-        writer.writerow(["" if cell is None else text_cell(str(cell)) for cell in row])
-        lines.append(line.getvalue().removesuffix("\r\n"))
-        line.seek(0)
-        line.truncate()
-    return "".join(f"{one}\n" for one in lines)
+    lines: list[str] = []
+    writer = csv.writer(
+        _Lines(lines.append), lineterminator="\r\n"
+    )  # it quotes \r, too, which readers take for a line end
+    writer.writerows([["" if cell is None else text_cell(str(cell)) for cell in row] for row in rows])
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A file for a writer of CSV, which writes a line at a time."""
+
+    take: Callable[[str], object]
+
+    def write(self, line: str) -> None:
+        self.take(line.removesuffix("\r\n") + "\n")
 
 
 def text_cell(text: str) -> str:

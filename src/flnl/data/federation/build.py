@@ -265,8 +265,8 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
             nominal = np.zeros(split.num_clients)
     held_out = np.zeros(len(given), bool)
     for k, index in enumerate(split.clients):
-        count = min(whole(validation * len(index)), max(len(index) - 1, 0))
-        held_out[stream(seed, "validation", k).permutation(index)[:count]] = True
+        if count := min(whole(validation * len(index)), max(len(index) - 1, 0)):
+            held_out[stream(seed, "validation", k).permutation(index)[:count]] = True
     return Draw(split.owner, split.num_clients, held_out, given, nominal, split.names)
 
 
