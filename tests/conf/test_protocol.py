@@ -111,3 +111,7 @@ def test_settings_follow_the_rounds_of_the_protocol_and_are_not_of_the_record() 
     plain = compose.resolved(compose.load(["method=feddiv", "protocol.rounds=100", "protocol.name=mine"]))
     assert (plain["method"]["T_wu"], plain["method"]["T"]) == (10, 80)
     assert "settings" not in plain["method"]
+
+
+def test_a_protocol_may_have_a_number_for_a_name() -> None:
+    assert compose.resolved(compose.load(["method=fedcorr", "protocol.name=0.5"]))["method"]["T1"] == 6

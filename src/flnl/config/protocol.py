@@ -53,14 +53,14 @@ def places(cfg: DictConfig, key: str) -> Iterator[Place]:
     Raises:
         UserError: for a section without keys.
     """
-    method, protocol = cfg.method.get("like", cfg.method.name), cfg.protocol
+    method, protocol, name = cfg.method.get("like", cfg.method.name), cfg.protocol, str(cfg.protocol.name)
     section, rows = f"protocol.{method}", f"method.{SETTINGS}"
     alone = cfg.get("centralized") is True
     if alone:
         yield from _value(cfg, f"{section}.{CENTRALIZED}", key)
-        yield from _row(cfg, f"{rows}.{CENTRALIZED}", protocol.name, key)
+        yield from _row(cfg, f"{rows}.{CENTRALIZED}", name, key)
     yield from _value(cfg, section, key)
-    yield from _row(cfg, rows, protocol.name, key)
+    yield from _row(cfg, rows, name, key)
     if key in protocol:
         yield Place(f"protocol.{key}", protocol[key])
 
