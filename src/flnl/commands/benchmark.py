@@ -2,18 +2,25 @@
 
     flnl benchmark list
     flnl benchmark run KEY=VALUE ... [--name NAME] [--tasks NAME,NAME | --tier S] [--config-dir DIR] [-- OVERRIDE ...]
+    flnl benchmark verify [--name NAME] [--tasks NAME,NAME | --tier S] [--draw WORD] [-- OVERRIDE ...]
     flnl benchmark render
 
 ``run`` makes the entry of a method, or adds to it what it lacks: the learning rate is chosen by held-out noisy labels
-under the tuning seeds, then run under the seeds of the scores.
+under the tuning seeds, then run under the seeds of the scores. ``verify`` makes one run of an entry again, which the
+date draws, and compares its numbers.
+
+Exit codes of ``verify``: 0, all numbers are those of the entry; 1, some are not.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +33,7 @@ from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark.claims import claims, drawn
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES
 from flnl.storage.output_file import check_folder, save_output
@@ -50,8 +58,9 @@ def parser() -> Parser:
     )
     arguments.add_argument(
         "verb",
-        choices=("list", "run", "render"),
-        help="list: the tasks and who has entered; run: what an entry lacks; render: the page",
+        choices=("list", "run", "verify", "render"),
+        help="list: the tasks and who has entered; run: what an entry lacks; verify: one run of an entry again; "
+        "render: the page",
     )
     arguments.add_argument(
         "overrides",
@@ -60,10 +69,15 @@ def parser() -> Parser:
         help="of run: what is entered, as in method=fedcorr "
         f"or method=fedcorr,flr; {CEILING} is FedAvg on right labels, the ceiling",
     )
-    arguments.add_argument("--name", metavar="NAME", help="of the entry; by default that of the method")
+    arguments.add_argument(
+        "--name", metavar="NAME", help="of the entry; by default that of the method, and of verify any"
+    )
     arguments.add_argument("--tasks", metavar="NAME,NAME", help="these tasks alone")
     arguments.add_argument(
         "--tier", choices=tuple(TIERS), help="; ".join(f"{tier}: {of}" for tier, of in TIERS.items())
+    )
+    arguments.add_argument(
+        "--draw", metavar="WORD", help="of verify: what draws the run that is made again; by default today's date"
     )
     arguments.add_argument("--version", metavar="VERSION", help="of the benchmark; by default the newest")
     arguments.add_argument(
@@ -73,8 +87,11 @@ def parser() -> Parser:
     return arguments
 
 
-def benchmark(arguments: Sequence[str]) -> None:
+def benchmark(arguments: Sequence[str]) -> bool:
     """Do what the first argument says.
+
+    Returns:
+        False if a run that was made again gives other numbers.
 
     Raises:
         UserError: for what the user can mend.
@@ -83,14 +100,21 @@ def benchmark(arguments: Sequence[str]) -> None:
     launching = list(arguments[len(before) + 1 :])
     options = parser().parse_intermixed_args(before)
     version = definition.load(options.version)
-    if options.verb != "run" and (options.overrides or launching or options.name):
-        raise UserError(f"flnl benchmark {options.verb} takes no overrides and no --name; run does")
+    if options.verb != "run" and options.overrides:
+        raise UserError(f"flnl benchmark {options.verb} takes no overrides; run does")
+    if options.verb not in ("run", "verify") and (launching or options.name):
+        raise UserError(f"flnl benchmark {options.verb} takes no --name, and nothing after --; run and verify do")
+    if options.verb != "verify" and options.draw:
+        raise UserError(f"flnl benchmark {options.verb} takes no --draw; verify does")
     if options.verb == "list":
         show(version, options.results)
     elif options.verb == "run":
-        run(version, options, launching)
+        run(version, options, launching, ["flnl", "benchmark", *arguments])
+    elif options.verb == "verify":
+        return verify(version, options, launching)
     else:
         render(version, options.results)
+    return True
 
 
 def show(version: Benchmark, results: Path) -> None:
@@ -107,8 +131,8 @@ def show(version: Benchmark, results: Path) -> None:
         print_line(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
 
 
-def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> None:
-    """Make or complete entries.
+def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed: Sequence[str]) -> None:
+    """Make or complete entries, whose files name the command as it was ``typed``.
 
     Raises:
         UserError: if the command does not say which, or a run fails.
@@ -139,7 +163,8 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str]) -> Non
                     *("--out", str(folder / SCORES), "--add", "--skip", "chosen"),
                     *(part for place in options.config_dir for part in ("--config-dir", str(place))),
                     *("--", "reproducible=true", *launching),
-                ]
+                ],
+                typed,
             )
         except UserError as error:  # the next entry may be whole
             failed.append(f"{name}: {error}")
@@ -168,6 +193,40 @@ def _asked(options: Namespace) -> list[tuple[str, list[str], bool]]:
     if others and options.name is None:
         raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
     return [(options.name or method, [f"method={method}", *others], False) for method in methods]
+
+
+def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> bool:
+    """Make one run of an entry again; return whether all its numbers are those of the entry.
+
+    Raises:
+        UserError: if there is no such run, or it cannot be made here.
+    """
+    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    entered = [one for one in entries.entries(version, options.results) if options.name in (None, one.name)]
+    those = claims(version, entered, tasks)
+    if not those:
+        raise UserError(
+            f"{options.results / version.version} has no run of {options.name or 'an entry'} in these tasks"
+        )
+    claim = drawn(those, options.draw or date.today().isoformat())
+    print_line(f"{claim}: {shlex.join(['flnl', *claim.overrides])}")
+    pin()  # before torch is first imported
+    from flnl.api.runs import run as trained
+
+    quiet = ("wandb.mode=disabled", "figures=false", "products=false")
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = trained([*claim.overrides, *quiet, f"output={folder}/run", *launching]).numbers
+    differences = [*claim.differences(metrics)]
+    print_line(f"{claim}: {counted(len(claim.trace.metrics), 'number')}, {len(differences) or 'none'} different")
+    for line in differences:
+        print_line(f"  {line}")
+    import torch
+
+    for origin in claim.trace.origins if differences else ():
+        print_line(
+            f"then: torch {origin.torch}, {origin.machine}, commit {origin.commit}; now: torch {torch.__version__}"
+        )
+    return not differences
 
 
 def render(version: Benchmark, results: Path) -> None:
@@ -200,7 +259,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def main() -> None:
     """Entry point of ``flnl benchmark``."""
-    guard.guarded(lambda: benchmark(sys.argv[1:]), name="flnl benchmark", overrides=False)
+    guard.guarded(lambda: sys.exit(0 if benchmark(sys.argv[1:]) else 1), name="flnl benchmark", overrides=False)
 
 
 if __name__ == "__main__":

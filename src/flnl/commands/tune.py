@@ -142,8 +142,12 @@ def _share(text: str, what: str = "share between 0 and 1") -> float:
         raise ArgumentTypeError(str(error)) from None
 
 
-def tune(arguments: Sequence[str]) -> None:
+def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     """Try what the command's overrides span, write the file and show the choice.
+
+    Args:
+        arguments: those of ``flnl tune``.
+        typed: the command that the file is to name; by default this one.
 
     Raises:
         UserError: for what the user can mend, and if nothing could be chosen.
@@ -173,7 +177,7 @@ def tune(arguments: Sequence[str]) -> None:
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
-    tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
+    tuned = Tuned(typed or ["flnl", "tune", *arguments], options.measure, options.seeds, studies)
     show(tuned, own)
     if all(study.chosen is None for study in studies) and _chose(options.out):
         raise UserError(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flnl.commands.benchmark import benchmark as command
 from flnl.config import compose
+from flnl.config.pinning import X86
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark.claims import Claim, claims, drawn
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, SCORES, Score
 from flnl.instruments.benchmark.page import Page
@@ -154,6 +161,42 @@ def test_an_entry_without_a_seed_has_no_score(results: Path) -> None:
     assert entry.score(more, TASKS["one"]) is None
 
 
+def test_a_claim_is_a_run_of_an_entry_that_stands_without_held_out_samples(results: Path) -> None:
+    found = claims(RULES, [*entries.entries(RULES, results)], [*TASKS.values()])
+    assert {(claim.entry, claim.task) for claim in found if claim.entry in ("half", "gone", CEILING)} == {
+        ("half", "one"),
+        (CEILING, "one"),
+        (CEILING, "two"),
+    }
+    of_half = [claim for claim in found if claim.entry == "half"]
+    assert [claim.seed for claim in of_half] == [*SEEDS]
+    words = ["method=half", "experiment=benchmark/one", "train.lr=1", "seed=1", "executor=stacked", "reproducible=true"]
+    assert of_half[0].overrides == words
+    assert {drawn(of_half, str(day)).seed for day in range(100)} == {*SEEDS}
+
+
+def test_a_number_that_is_another_or_missing_is_told() -> None:
+    claim = Claim("a", "one", 1, [], Trace([], Drawn("d", "f"), {"best": 0.5, "last": 0.25, "changed": 3.0}))
+    told = [*claim.differences({"best": 0.5, "last": 0.2500000001, "more": 1.0})]
+    assert told == ["last: 0.25 then, 0.2500000001 now", "changed: 3.0 then, None now"]
+
+
+@pytest.mark.skipif(platform.machine() not in X86, reason="bits are those of x86 machines")
+def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path: Path) -> None:
+    """On data that are everywhere. A change that moves these bits moves every entry: rerun them."""
+    rules = definition.load()
+    tasks = [task for task in rules.tasks.values() if task.name.startswith("digits")]
+    claim = drawn(claims(rules, [*entries.entries(rules)], tasks), date.today().isoformat())
+    if claim.trace.origins[-1].torch != torch.__version__.partition("+")[0]:
+        pytest.skip("made with another version of torch")
+    words = ["verify", "--tasks", ",".join(task.name for task in tasks), "--draw", date.today().isoformat()]
+    done = subprocess.run(
+        [sys.executable, "-m", "flnl", "benchmark", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{claim}: {len(claim.trace.metrics)} numbers, none different" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -165,6 +208,10 @@ def test_an_entry_without_a_seed_has_no_score(results: Path) -> None:
         (["run", "method=fedavg", "--name", "../x"], "small letters"),
         (["run", "method=fedavg", "--tasks", "digits"], "there is no such task"),
         (["render", "method=fedavg"], "takes no overrides"),
+        (["list", "--name", "fedavg"], "takes no --name"),
+        (["render", "--draw", "x"], "takes no --draw"),
+        (["verify", "method=fedavg"], "takes no overrides"),
+        (["verify", "--name", "nobody"], "has no run of nobody"),
         (["list", "--version", "1999.1"], "there is no such version"),
     ],
 )
