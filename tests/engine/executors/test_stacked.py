@@ -1,7 +1,7 @@
 """Clients trained as one come out as those trained one by one: exactly in float64, up to rounding in float32."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -145,8 +145,8 @@ def agree(
 # -------------------------------------------------------------------------------------------------- whole methods
 
 
-ALONE = ("dropout", "phases")
-"""Words in the names of entries with dropout or several phases an epoch, throughout."""
+ALONE = ("phases",)
+"""Words in the names of entries with several phases an epoch, throughout."""
 OF_SOME = ("fednoro", "fedelc_and_mixup", "maskedoptim_and_mixup")
 """How the names of entries begin in which only noisy clients need some passes, which a stack makes for all."""
 OF_VIEWS = ("fedgr", "fedcorr_and_fedgr")
@@ -185,11 +185,18 @@ def test_it_is_chosen_on_the_command_line(tmp_path: Path):
 # ------------------------------------------------------------------------------------------------------- networks
 
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: mlp(4, 3),
     "mlp with batch norm": lambda: mlp(4, 3, norm=True),
     "softmax regression": lambda: MLP([], 0.0)((1, 2, 2), 3),
     "cnn": lambda: CNN([3], 0.0)((1, 2, 2), 3),
+    "mlp with dropout": lambda: mlp(4, 3, dropout=0.3),
+    "mlp with batch norm and dropout": lambda: mlp(4, 3, norm=True, dropout=0.3),
+    "cnn with dropout": lambda: CNN([3], 0.4)((1, 2, 2), 3),
+    "dropout of images and of features": lambda: nn.Sequential(
+        *(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Dropout(0.25), nn.Conv2d(4, 6, 2), nn.Dropout(0.5, inplace=True)),
+        *(nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)),
+    ),
     "resnet": lambda: ResNet(4, [1, 1])((1, 2, 2), 3),
     "grouped": lambda: nn.Sequential(
         nn.Conv2d(1, 4, 1),
@@ -215,7 +222,7 @@ NETWORKS = {
 def test_clients_of_unequal_size(name: str, caplog: pytest.LogCaptureFixture):
     """With and without batch norm, whose statistics are in the parameters that are compared."""
     torch.manual_seed(0)
-    made: nn.Module = NETWORKS[name]()  # type: ignore[no-untyped-call]
+    made: nn.Module = NETWORKS[name]()
     net = network(made)
     found = agree(net, job(), tasks(net), caplog)
     assert [r.num_samples for r in found] == list(SIZES)
@@ -457,6 +464,18 @@ def test_outputs_of_the_received_model_are_computed_once_a_client(monkeypatch: p
 def test_auto_is_the_faster_layout(precision: int, layout: str):
     net = network(mlp(4, 3), precision=precision)
     assert Stacked(net, 5, 1.0, memory_format="auto").settings()["memory_format"] == layout
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_masks_of_dropout_are_those_of_one_client_in_the_same_layout(layout: Any, caplog: pytest.LogCaptureFixture):
+    """On a CPU masks are drawn in the order of memory."""
+    plain = network(NETWORKS["dropout of images and of features"](), precision=32)
+    net = Network(plain.module, plain.transform, 3, plain.placement, layout)
+    work, given = job(training=TRAINING), tasks(net)
+    one = results(Sequential(net), work, given)
+    many = results(Stacked(net, 15, 1.0, memory_format=layout), work, given)
+    assert difference(many, one, tolerance=1e-5) is None
+    assert not caplog.records
 
 
 def test_clients_with_several_phases_run_one_by_one(caplog: pytest.LogCaptureFixture):
@@ -829,7 +848,8 @@ def shared() -> nn.Module:
 
 
 UNFIT: dict[str, Any] = {
-    "dropout": lambda: mlp(4, 3, dropout=0.3),
+    "a Dropout2d": lambda: nn.Sequential(nn.Conv2d(1, 4, 1), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(16, 3)),
+    "dropout that keeps nothing": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(1.0), nn.Linear(4, 3)),
     "mixes channels": ChannelSoftmax,
     "stacked features": AcrossChannels,
     "a Own": lambda: nn.Sequential(nn.Flatten(), Own(4, 3)),

@@ -74,7 +74,7 @@ def compare(net: Network, work: LocalTraining, tolerance: float) -> None:
     assert difference(found[1], found[0], tolerance=tolerance) is None
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, *PAIR])
+@pytest.mark.parametrize("name", [name for name in (*NETWORKS, *PAIR) if "dropout" not in name])
 def test_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds of layer, and statistics of batch norm, among clients with short last batches; compiled once."""
     torch.manual_seed(0)

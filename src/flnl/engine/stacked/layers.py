@@ -5,7 +5,7 @@ After a linear layer vectors are [K, B, F], the result of K batched matrix produ
 separately (ReLU, pooling, flattening, sums of branches) need no stacked form. K is inferred from the tensors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -162,11 +162,44 @@ class Embedding(Layer):
         return masked_mean(ids, self.weight, first).flatten(1)
 
 
+class Dropout(Layer):
+    """[B, K·C, ...] or [K, B, F], each client's features by masks that its own generator draws.
+
+    On a CPU ``nn.Dropout`` draws such a mask from torch's generator, in the order of memory: so a client that trains
+    alone in the same ``memory_format`` has the same ones.
+    """
+
+    memory_format = torch.contiguous_format
+
+    def __init__(self, layer: nn.Dropout) -> None:
+        if layer.p == 1:
+            raise NotStackable("the network has dropout that keeps nothing")
+        super().__init__({})
+        self.kept = 1 - layer.p
+        self.generators: Sequence[torch.Generator] = ()  # of the clients, in order; set from outside
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Zero some features, and scale the others."""
+        if not self.training:
+            return inputs
+        clients = len(self.generators)
+        side_by_side = inputs.dim() != 3
+        each = inputs.unflatten(1, (clients, -1)).unbind(1) if side_by_side else inputs.unbind()
+        layout = self.memory_format if inputs.dim() == 4 else torch.contiguous_format
+        masks = [
+            torch.empty(own.shape, dtype=own.dtype, memory_format=layout).bernoulli_(self.kept, generator=generator)
+            for own, generator in zip(each, self.generators, strict=True)
+        ]
+        mask = torch.cat(masks, 1) if side_by_side else torch.stack(masks)
+        return inputs * mask.div_(self.kept)
+
+
 KNOWN: Mapping[type[nn.Module], Callable[..., Layer]] = {
     nn.Linear: Linear,
     nn.Conv2d: Conv2d,
     nn.BatchNorm1d: BatchNorm,
     nn.BatchNorm2d: BatchNorm,
     MeanEmbedding: Embedding,
+    nn.Dropout: Dropout,
 }
 """Stacked form of each layer, by exact type: a subclass may compute something else."""

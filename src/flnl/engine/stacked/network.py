@@ -17,7 +17,7 @@ from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
 from flnl.engine.stacked.compiling import Compiled
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.layers import KNOWN, Conv2d, Form, Layer, channels_last
+from flnl.engine.stacked.layers import KNOWN, Conv2d, Dropout, Form, Layer, channels_last
 from flnl.models import outputs as by_name
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,11 @@ class StackedNetwork:
             raise NotStackable("layers of the network share parameters")
         self.module = deepcopy(module)
         self.slots: dict[str, Slot] = {}
+        self.dropouts: list[Dropout] = []
         for path, layer in module.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-                raise NotStackable("the network has dropout")
             tensors = {name for name, t in (*layer._parameters.items(), *layer._buffers.items()) if t is not None}
-            if not tensors:
+            drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+            if not tensors and not drops:
                 continue
             if type(layer) not in KNOWN:
                 raise NotStackable(f"the network's layer {path or 'itself'} is a {type(layer).__name__}")
@@ -71,6 +71,8 @@ class StackedNetwork:
             else:
                 parent, _, name = path.rpartition(".")
                 setattr(self.module.get_submodule(parent), name, stacked)
+            if isinstance(stacked, Dropout):
+                self.dropouts.append(stacked)
             for name in tensors:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
         self.names = list(module.state_dict())
@@ -101,6 +103,11 @@ class StackedNetwork:
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
 
+    def draw_from(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw masks of dropout from these, one of each client, from now on."""
+        for layer in self.dropouts:
+            layer.generators = generators
+
     def lay_out(self, memory_format: torch.memory_format, *, weights: bool = False) -> None:
         """Compute convolutions, and what follows them, in this memory layout from now on.
 
@@ -108,7 +115,7 @@ class StackedNetwork:
         """
         self._weights_last = weights and memory_format == torch.channels_last
         for layer in self.module.modules():
-            if isinstance(layer, Conv2d):
+            if isinstance(layer, Conv2d | Dropout):
                 layer.memory_format = memory_format
 
     @contextmanager
@@ -200,6 +207,8 @@ def _compared(network: Network) -> Stackable:
     Of the outputs, only the logits must have a stacked form; others are readable if they do.
     """
     module, many = network.module, StackedNetwork(network.module)
+    if many.dropouts and network.device.type != "cpu":
+        raise NotStackable("the network has dropout, of which only a CPU draws each client's masks apart")
     draw = torch.Generator().manual_seed(0)
 
     def near(tensor: Tensor) -> Tensor:
@@ -215,8 +224,12 @@ def _compared(network: Network) -> Stackable:
                 module.train(training)
                 many.module.train(training)
                 kept = many.store(params)  # copies, because both passes update running statistics
+                many.draw_from([torch.Generator().manual_seed(k) for k in range(CLIENTS)])
                 together = _stacked_outputs(many, kept, inputs)
-                alone = [by_name.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
+                alone = []
+                for k, (own, its) in enumerate(zip(params, inputs, strict=True)):
+                    with torch_seeded(k, network.device):
+                        alone.append(by_name.outputs_with(module, own, its))
                 many.readable = tuple(
                     name
                     for name, output in together.items()

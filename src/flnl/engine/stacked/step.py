@@ -120,12 +120,15 @@ class Stepper:
     objective: Objective
     rate: Tensor | None = None  # the learning rate, where it is a tensor
     compiled: bool = False  # whether steps of full batches run compiled code
+    masks: Sequence[torch.Generator] = ()  # by rank, what dropout draws from; empty if the network has none
 
     def __call__(self, view: View, batch: Batch) -> Tensor:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
         if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
             self.mode(training=batch.labels.shape[1] > 1)
         self.many.bind(view.tensors)
+        if self.masks:
+            self.many.draw_from([self.masks[k] for k in view.members])
         for parameter in view.live.values():
             parameter.grad = None
         compiled = self.compiled and batch.labels.shape[1] == self.job.training.batch_size

@@ -14,6 +14,7 @@ from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.payload import Params
 from flnl.core.step import Mixing, Phase
+from flnl.core.streams import OfEngine
 from flnl.core.tally import Tally
 from flnl.engine.local.batching import Draws, batch_sizes, chunks
 from flnl.engine.local.momentum import as_kept, continued
@@ -263,7 +264,10 @@ class _Stack:
         self.objective = Objective(
             network, many, job.terms, job.gradient, tasks, states, job.batch.views, self.planner.selects
         )
-        self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network), compiled)
+        rate = learning_rate(job.training, network)
+        seeds = [task.engine_seed(OfEngine.DROPOUT) for task in tasks] if many.dropouts else []
+        masks = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.step = Stepper(job, network, many, self.objective, rate, compiled, masks)
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         self.starts = _starts([len(task.samples) for task in tasks])
