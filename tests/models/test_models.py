@@ -43,6 +43,8 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "vgg11_cifar": ({"dropout": 0.0}, CIFAR),
     "resnet8": ({}, (3, 8, 8)),
     "resnet18": ({"width": 8}, (3, 16, 16)),
+    "preact_resnet18": ({"stem": 4, "width": 4, "blocks": [1, 2], "dropout": 0.0}, (3, 8, 8)),
+    "wrn28_10": ({"stem": 3, "width": 6, "blocks": [2, 1], "released": True}, (3, 8, 8)),
     "resnet18_imagenet": ({}, CIFAR),
 }
 EACH = pytest.mark.parametrize("name", CASES)
@@ -96,6 +98,15 @@ def count(network: nn.Module) -> int:
         ("vgg11", CIFAR, 10, "vgg11_torchvision_C10"),
         ("vgg11", CIFAR, 1000, "vgg11_torchvision_C1000"),
         ("vgg11_cifar", CIFAR, 10, "vgg11_cifar_512_fednoisy_C10"),
+        ("vgg16_cifar", CIFAR, 10, 15_245_130),
+        ("lenet5", MNIST, 10, 44_426),  # FedNoisy's SimpleCNN
+        ("preact_resnet18", CIFAR, 10, "preact_resnet18_dividemix_C10"),
+        ("preact_resnet18", CIFAR, 14, 11_173_326),
+        ("preact_resnet18", CIFAR, 100, 11_217_444),
+        ("wrn28_10", CIFAR, 10, 36_479_194),
+        ("wrn28_10", CIFAR, 100, 36_536_884),
+        ("wrn40_2", CIFAR, 10, 2_243_546),
+        ("wrn40_2", CIFAR, 100, 2_255_156),
         ("resnet50", (3, 224, 224), 14, "resnet50_C14"),
     ],
 )
@@ -110,6 +121,33 @@ def test_batch_norm_statistics_count(name: str, num_classes: int) -> None:
     expected = json.loads((VECTORS / "vectors_data.json").read_text())["params"][f"{name}_bn_buffers"]
     buffers = on_meta(name, CIFAR, num_classes).buffers()
     assert sum(buffer.numel() for buffer in buffers if buffer.is_floating_point()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "num_classes", "parameters", "statistics"),
+    [
+        ("preact_resnet18", {}, 10, 11_171_274, 6_912),
+        ("preact_resnet18", {"norm": "none"}, 10, 11_171_146, 6_784),
+        ("preact_resnet18", {"norm": "none"}, 100, 11_217_316, 6_784),
+        ("preact_resnet18", {"norm": "final"}, 10, 11_172_170, 7_808),
+        ("preact_resnet18", {"norm": "final"}, 100, 11_218_340, 7_808),
+        ("preact_resnet18", {"blocks": [3, 4, 6, 3]}, 100, 21_325_604, 14_336),
+        ("wrn28_10", {}, 10, 36_479_194, 17_952),
+        ("wrn28_10", {"width": 32}, 10, 1_467_610, 3_616),
+        ("wrn28_10", {"width": 32}, 100, 1_479_220, 3_616),
+        ("wrn40_2", {}, 10, 2_243_546, 5_408),
+        ("wrn28_10", {"released": True}, 10, 36_489_290, 17_952),
+        ("wrn40_2", {"released": True}, 10, 2_246_474, 5_408),
+        ("wrn40_2", {"released": True}, 100, 2_258_084, 5_408),
+    ],
+)
+def test_forms_of_pre_activation_networks_by_their_size(
+    name: str, changes: dict[str, Any], num_classes: int, parameters: int, statistics: int
+) -> None:
+    with torch.device("meta"):
+        network = part(name, **changes)(CIFAR, num_classes)
+    assert count(network) == parameters
+    assert sum(buffer.numel() for buffer in network.buffers() if buffer.is_floating_point()) == statistics
 
 
 def test_weights_of_convolutions_and_linear_layers() -> None:
@@ -179,6 +217,7 @@ def test_takes_inputs(name: str, shape: tuple[int, int, int]) -> None:
         ("vgg11", MNIST, "3 channels and inputs of at least 32x32; the dataset has 1x28x28"),
         ("vgg11", (3, 32, 31), "at least 32x32"),
         ("vgg11_cifar", (3, 31, 32), "at least 32x32"),
+        ("vgg16_cifar", (3, 31, 32), "at least 32x32"),
         ("resnet18_imagenet", (1, 224, 224), "3 channels; the dataset has 1x224x224"),
         ("resnet50", (4, 64, 64), "3 channels"),
     ],
@@ -207,6 +246,7 @@ def test_defaults_lie_in_the_ranges(name: str) -> None:
         ("mlp", {"hidden": [-1]}),
         ("resnet18", {"blocks": []}),
         ("resnet18", {"width": 0}),
+        ("preact_resnet18", {"norm": "both"}),
         ("resnet50", {"pretrained": None}),
     ],
 )
@@ -274,9 +314,69 @@ def test_resnet18_is_torchvisions_behind_another_stem() -> None:
     torch.testing.assert_close(ours(inputs), theirs(inputs), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("norm", "released"), [("stem", False), ("none", False), ("final", False), ("final", True)])
+def test_pre_activation_networks_by_hand(norm: str, released: bool) -> None:
+    """One block at full size and one at half of it, written out with torch's functions."""
+    torch.manual_seed(0)
+    changes = {"stem": 3, "width": 4, "blocks": [1, 1], "norm": norm, "released": released}
+    network = part("preact_resnet18", **changes)((2, 6, 6), 5).double()
+    values = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+    for name in values:
+        if ".bn" in name:
+            values[name].uniform_(0.5, 1.5)
+    network.load_state_dict(values, strict=False)
+
+    def active(x: Tensor, name: str) -> Tensor:
+        mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), correction=0, keepdim=True)
+        scale, shift = (values[f"body.{name}.{one}"].view(1, -1, 1, 1) for one in ("weight", "bias"))
+        out: Tensor = ((x - mean) / (var + 1e-5).sqrt() * scale + shift).clamp(min=0)
+        return out
+
+    def convolved(x: Tensor, name: str, stride: int = 1) -> Tensor:
+        weight = values[f"body.{name}.weight"]
+        return nn.functional.conv2d(x, weight, values.get(f"body.{name}.bias"), stride, weight.shape[-1] // 2)
+
+    inputs = torch.randn(3, 2, 6, 6, dtype=torch.float64)
+    x = convolved(inputs, "conv1")
+    if norm == "stem":
+        x = active(x, "bn1")
+    for stage, stride in (("layer1.0", 1), ("layer2.0", 2)):
+        a = active(x, f"{stage}.bn1")
+        hidden = active(convolved(a, f"{stage}.conv1", 1 if released else stride), f"{stage}.bn2")
+        added = convolved(x if released else a, f"{stage}.shortcut", stride)
+        x = convolved(hidden, f"{stage}.conv2", stride if released else 1) + added
+    if norm == "final":
+        x = active(x, "bn")
+    features = x.mean((2, 3))
+    torch.testing.assert_close(network.features(inputs), features, rtol=1e-10, atol=1e-12)
+    statistics = network.state_dict()["body.layer1.0.bn2.running_mean"]
+    share = 0.9 if released else 0.1
+    stem = convolved(inputs, "conv1")
+    before = convolved(active(active(stem, "bn1") if norm == "stem" else stem, "layer1.0.bn1"), "layer1.0.conv1")
+    torch.testing.assert_close(statistics, share * before.mean((0, 2, 3)), rtol=1e-9, atol=1e-12)
+
+
+def test_a_wide_network_begins_with_kaimings_variance() -> None:
+    torch.manual_seed(0)
+    network = part("wrn40_2", blocks=[1, 1])(CIFAR, 10)
+    weight = network.body.get_submodule("layer2.0.conv1").weight
+    assert weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.03)
+    torch.manual_seed(0)
+    plain = part("wrn40_2", blocks=[1, 1], init="torch")(CIFAR, 10).body.get_submodule("layer2.0.conv1").weight
+    assert plain.abs().max().item() <= (1 / (9 * 32)) ** 0.5
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("mlp", False), ("cnn", False), ("lenet5", False), ("vgg11", False), ("resnet8", True), ("resnet50", True)],
+    [
+        ("mlp", False),
+        ("cnn", False),
+        ("lenet5", False),
+        ("vgg11", False),
+        ("resnet8", True),
+        ("wrn40_2", True),
+        ("resnet50", True),
+    ],
 )
 def test_has_batch_norm(name: str, expected: bool) -> None:
     assert has_batch_norm(on_meta(name, CIFAR, 10)) is expected
@@ -349,7 +449,7 @@ def test_stacked_networks_are_separate_networks(name: str) -> None:
 # Dropout
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11_cifar"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11_cifar", "vgg16_cifar"])
 def test_dropout_follows_torchs_seed(name: str) -> None:
     torch.manual_seed(0)
     network, inputs = part(name, dropout=0.5)(CIFAR, 10), torch.randn(4, *CIFAR)
@@ -365,7 +465,7 @@ def test_dropout_follows_torchs_seed(name: str) -> None:
     assert torch.equal(forward(1), forward(2))
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "vgg11_cifar"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "vgg11_cifar", "vgg16_cifar"])
 def test_dropout_reaches_every_dropout_layer(name: str) -> None:
     with torch.device("meta"):
         network = part(name, dropout=0.25)(CIFAR, 10)

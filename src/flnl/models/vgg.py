@@ -1,19 +1,22 @@
-"""VGG-11 without batch norm: the original for ImageNet, and a reduced version for 32x32 images.
+"""VGG without batch norm: VGG-11 for ImageNet, and VGG-11 and VGG-16 reduced for 32x32 images.
 
 With eight convolutions and no batch norm, the signal would vanish under torch's default initialisation, so the
 convolutions are initialised as in He et al. 2015.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torchvision import models
 
 from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
 
-# Simonyan and Zisserman 2015, Table 1, column A: the convolutions' channels between max-pools.
-CONVOLUTIONS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+# Simonyan and Zisserman 2015, Table 1, columns A and D: the convolutions' channels between max-pools.
+VGG11_CONVOLUTIONS = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
+VGG16_CONVOLUTIONS = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class VGG11Cifar:
     9,750,922 parameters on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
     """
 
+    name: ClassVar[str] = "vgg11_cifar"
+    convolutions: ClassVar[Sequence[Sequence[int]]] = VGG11_CONVOLUTIONS
     dropout: DropRate  # before both hidden linear layers
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
@@ -56,10 +61,10 @@ class VGG11Cifar:
         Raises:
             UserError: if the inputs are smaller than 32x32: nothing would remain after the fifth pool.
         """
-        check_inputs("vgg11_cifar", shape, smallest=32)
+        check_inputs(self.name, shape, smallest=32)
         layers: list[nn.Module] = []
         channels, height, width = shape
-        for group in CONVOLUTIONS:
+        for group in self.convolutions:
             for wider in group:
                 layers += [_convolution(channels, wider), nn.ReLU()]
                 channels = wider
@@ -76,6 +81,17 @@ class VGG11Cifar:
             nn.ReLU(),
         )
         return Classifier(body, nn.Linear(512, num_classes))
+
+
+@dataclass(frozen=True)
+class VGG16Cifar(VGG11Cifar):
+    """VGG-16's convolutions with linear layers of 512 units: FedNoisy's network for CIFAR-10 and SVHN.
+
+    15,245,130 parameters on 3x32x32 and 10 classes.
+    """
+
+    name = "vgg16_cifar"
+    convolutions = VGG16_CONVOLUTIONS
 
 
 class _Pool(nn.Module):
