@@ -26,10 +26,11 @@ GENERATED: dict[str, Make] = {
     "dirichlet_plain": lambda k: P.Dirichlet(k, 1.0, False, 1, "truth"),
     "shards": lambda k: P.Shards(k, 2, "truth"),
     "quantity_skew": lambda k: P.QuantitySkew(k, 1.0, 1),
+    "labels_per_client": lambda k: P.LabelsPerClient(k, 3, "truth"),
     "openset": lambda k: P.Openset(k, 0.5, "uniform", "largest_remainder", "drop", "given"),
     "openset_floor": lambda k: P.Openset(k, 0.5, "nonuniform", "floor", "redraw", "given"),
 }
-LOSSLESS = [name for name in GENERATED if not name.startswith("openset")]
+LOSSLESS = [name for name in GENERATED if not name.startswith(("openset", "labels"))]
 
 
 def pool(n: int = 1000, classes: int = 10, seed: int = 0) -> Pool:
@@ -366,6 +367,78 @@ def test_openset_subsets_are_equally_likely_at_one_half():
     p = expected["prob_each"]
     assert np.abs(share[1:7] - p).max() < 4 * np.sqrt(p * (1 - p) / 3000)
     assert expected["reject_prob"] == 2 * 0.5**3
+
+
+@pytest.mark.parametrize(("clients", "classes", "labels"), [(10, 10, 3), (25, 10, 1), (4, 10, 2), (12, 14, 5)])
+def test_labels_per_client_are_dealt_in_turn(clients: int, classes: int, labels: int):
+    """FedNoisy: client k holds class k mod C and others that are drawn; a class is divided evenly, in client order."""
+    samples, seen = balanced(100, classes), set()
+    for seed in range(5):
+        split = drawn(P.LabelsPerClient(clients, labels, "truth"), samples, seed)
+        held = counts(split, samples)
+        assert ((held > 0).sum(axis=1) == labels).all()
+        assert all(held[k, k % classes] > 0 for k in range(clients))
+        for column in held.T:
+            sizes = column[column > 0].tolist()
+            assert sum(sizes) == (100 if sizes else 0)
+            assert sizes == sorted(sizes, reverse=True)
+            assert not sizes or max(sizes) - min(sizes) <= 1
+        assert len(split.dropped) == 100 * int((held.sum(axis=0) == 0).sum())
+        seen.add(held.tobytes())
+    assert len(seen) > 1 or labels == 1
+
+
+def test_labels_per_client_draws_the_other_classes_uniformly():
+    samples = balanced(100)
+    splits = (drawn(P.LabelsPerClient(10, 3, "truth"), samples, seed) for seed in range(300))
+    held = np.sum([counts(split, samples) > 0 for split in splits], axis=0)
+    others = held[~np.eye(10, dtype=bool)]
+    assert abs(others - 300 * 2 / 9).max() < 4.5 * (300 * 2 / 9 * 7 / 9) ** 0.5
+
+
+def test_labels_per_client_that_cannot_be_met():
+    with pytest.raises(UserError, match=r"partition\.labels=11 is more than the 10 classes"):
+        drawn(P.LabelsPerClient(5, 11, "truth"), balanced(10))
+    with pytest.raises(
+        UserError, match=r"partition\.labels=1 leaves clients without samples at partition\.num_clients=9"
+    ):
+        drawn(P.LabelsPerClient(9, 1, "truth"), Pool(np.repeat(np.arange(4), 5), 9))
+
+
+@pytest.mark.parametrize(
+    ("clients", "alpha", "smallest"),
+    [(100, 0.1, 3), (100, 0.3, 19), (100, 0.5, 185), (100, 1.0, 161), (50, 0.1, 5), (50, 0.3, 49)],
+)
+def test_the_split_of_fnbenchs_program(clients: int, alpha: float, smallest: int):
+    """What its program finds on CIFAR-10 is below its minimum of 100 at the smaller alphas, where it does not end."""
+    samples = balanced(5000)
+    split = drawn(P.FNBench(clients, alpha, 1, "truth"), samples)
+    keeps_contract(split, 50_000)
+    assert min(map(len, split.clients)) == smallest
+    assert len(split.dropped) == 0
+    if smallest < 100:
+        said = rf"partition\.alpha={alpha} gives the smallest .* {smallest} samples, whatever the seed"
+        with pytest.raises(UserError, match=said):
+            drawn(P.FNBench(clients, alpha, 100, "truth"), samples)
+
+
+def test_the_split_of_fnbenchs_program_has_no_seed():
+    samples = pool(2000, 10)
+    owners = [drawn(P.FNBench(20, 1.0, 1, "truth"), samples, seed).owner.tolist() for seed in (1, 2)]
+    assert owners[0] == owners[1]
+    # NumPy's own, for the first class: the draw, then the order of its samples
+    theirs = np.random.RandomState(0)
+    members = np.flatnonzero(samples.labels == 0)
+    edges = (np.cumsum(theirs.dirichlet(np.ones(20))) * len(members)).astype(int)
+    theirs.shuffle(members)
+    for client, part in enumerate(np.split(members, edges[:-1])):
+        assert {owners[0][i] for i in part} <= {client}
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e308])
+def test_the_split_of_fnbenchs_program_at_the_ends_of_alpha(alpha: float):
+    with pytest.raises(UserError, match="whatever the seed"):
+        drawn(P.FNBench(20, alpha, 10, "truth"), pool(500))
 
 
 def test_openset_needs_three_classes():

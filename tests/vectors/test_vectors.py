@@ -22,8 +22,6 @@ NOT_HERE = {
     NEWER: set[str](),
     FIELD: {
         "fedopt.empty_round",
-        *("fnbench.group_rates", "fnbench.mixed_rates"),
-        *("fnbench.pairflip", "fnbench.seed_replica", "fednoisy.localized_asym", "fednoisy.globalized_client_spread"),
         *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),
         *("cosine.per_visit", "momentum.reset_gain"),
     },

@@ -262,6 +262,77 @@ class QuantitySkew:
 
 
 @dataclass(frozen=True)
+class LabelsPerClient:
+    """Every client holds ``labels`` of the classes: class k mod C, and others that are drawn (FedNoisy, NIID-Bench).
+
+    A class is divided among its holders, in sizes that differ by at most one. Samples of a class that nobody holds,
+    which there may be with fewer clients than classes, are left out.
+    """
+
+    num_clients: PositiveCount
+    labels: PositiveCount
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        _enough(pool, self.num_clients)
+        classes = pool.num_classes
+        if self.labels > classes:
+            raise UserError(f"partition.labels={self.labels} is more than the {classes} classes there are")
+
+        def draw() -> Indices:
+            holds = np.zeros((self.num_clients, classes), bool)
+            for k in range(self.num_clients):
+                others = np.delete(np.arange(classes), k % classes)
+                holds[k, [k % classes, *rng.choice(others, self.labels - 1, replace=False)]] = True
+            counts = np.zeros(holds.shape, np.int64)
+            for c in np.flatnonzero(holds.any(axis=0)):
+                holders = np.flatnonzero(holds[:, c])
+                counts[holders, c] = [len(part) for part in np.array_split(np.arange(pool.counts[c]), len(holders))]
+            return counts
+
+        advice = f"partition.labels={self.labels} leaves clients without samples at partition.num_clients="
+        return deal(pool, _until(1, draw, f"{advice}{self.num_clients}: raise labels, or lower num_clients"), rng)
+
+
+@dataclass(frozen=True)
+class FNBench:
+    """The Dirichlet partition of FNBench's program, which is the same for every seed.
+
+    It is ``Dirichlet`` with ``balance``, but each class is drawn from NumPy's old generator with its own number as the
+    seed, so who holds what depends on the labels alone. If a client had fewer than ``minimum`` samples, the program
+    would make the same draw again without end.
+    """
+
+    num_clients: PositiveCount
+    alpha: Positive
+    minimum: PositiveCount
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Determine the owners; nothing is drawn from ``rng``."""
+        n = _enough(pool, self.num_clients)
+        owner, sizes = np.empty(n, np.int64), np.zeros(self.num_clients, np.int64)
+        for c in range(pool.num_classes):
+            theirs = np.random.RandomState(c)
+            p = np.nan_to_num(theirs.dirichlet(np.full(self.num_clients, self.alpha))) * (sizes < n / self.num_clients)
+            members = np.flatnonzero(pool.labels == c)
+            theirs.shuffle(members)
+            p = p / p.sum() if p.sum() > 0 else np.eye(self.num_clients)[0]
+            edges = (np.cumsum(p) * len(members)).astype(np.int64)
+            for client, part in enumerate(np.split(members, edges[:-1])):
+                owner[part] = client
+                sizes[client] += len(part)
+        if sizes.min() < self.minimum:
+            raise UserError(
+                f"partition.alpha={self.alpha} gives the smallest of partition.num_clients={self.num_clients} clients "
+                f"{sizes.min()} samples, whatever the seed, and partition.minimum is {self.minimum}: lower it, take "
+                "another alpha, or set partition=dirichlet"
+            )
+        return Split(owner, self.num_clients)
+
+
+@dataclass(frozen=True)
 class Openset:
     """Every client sees some but not all of the classes (FedPeer, Section 3.2): class k with probability ``q``.
 

@@ -49,8 +49,8 @@ class ClientNoise(Protocol):
 class OfClients(Protocol):
     """Noise inside clients that differs by more than a rate."""
 
-    def of(self, client: int, /) -> Callable[[Labels, float, Dataset, np.random.Generator], Labels]:
-        """What draws the labels of a client, as ``ClientNoise`` is called."""
+    def of(self, client: int, num_clients: int, /) -> Callable[[Labels, float, Dataset, np.random.Generator], Labels]:
+        """What draws the labels of a client of so many, as ``ClientNoise`` is called."""
 
 
 Noise = SetNoise | ClientNoise
@@ -67,7 +67,7 @@ def corrupt(
     given = truth.copy()
     rates = checked.rates(noise, noise.rates(len(clients), seed), len(clients))
     for k, index in enumerate(clients):
-        drawing = noise.of(k) if isinstance(noise, OfClients) else noise
+        drawing = noise.of(k, len(clients)) if isinstance(noise, OfClients) else noise
         drawn = drawing(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
         given[index] = checked.labels(noise, drawn, len(index), dataset.num_classes, k)
     return given, rates

@@ -61,7 +61,7 @@ class Annotators:
             )
         return _rates(matrices)
 
-    def of(self, client: int) -> "_Annotator":
+    def of(self, client: int, num_clients: int) -> "_Annotator":
         """The person who labels a client's samples."""
         given = None if self.path is None else _load(Path(self.path).expanduser())[client]
         return _Annotator(self.concentration, given, f"noise.path={self.path}")
