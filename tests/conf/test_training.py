@@ -17,6 +17,7 @@ from flnl.core.method import assemble
 from flnl.core.optimizer import SGD, Adam, AdamW
 from flnl.core.training import Training
 from flnl.run.overrides import check_arguments
+from tests.vectors.vectors import field
 
 AVG = ("method=fedavg",)
 ROUNDS = 12
@@ -71,6 +72,14 @@ def test_rates_are_those_of_torch(words: tuple[str, ...]) -> None:
         assert ours.at(round, rounds=ROUNDS).lr == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-12)
         sgd.step()
         theirs.step()
+
+
+def test_a_cosine_over_rounds_still_moves_in_the_last_one() -> None:
+    v = field("cosine.per_round")
+    rounds = v.inputs["R"]
+    for key, least in (("lr", v.inputs["min"]), ("lr_min_1e_4", 1e-4)):
+        ours = training("train/schedule=cosine", f"train.lr={v.inputs['lr']}", f"train.min_lr={least}")
+        assert [ours.at(r, rounds=rounds).lr for r in range(rounds)] == v.approx(key)
 
 
 def test_a_schedule_of_a_stage_counts_its_own_rounds() -> None:

@@ -28,7 +28,8 @@ from tests.engine.executors.test_stacked import CROPPED, TRAINING, agree, job, r
 from tests.engine.stacked.test_graph import same
 from tests.properties.parts import HalfTheSamples
 from tests.properties.runs import assembled, difference, run
-from tests.toys import mlp, network, random_federation, task
+from tests.toys import Point, mlp, network, random_federation, task
+from tests.vectors.vectors import field as vector
 
 EXACT = 1e-12
 ADAM, ADAMW = Adam(0.8, 0.95, 1e-6), AdamW(0.9, 0.999, 1e-8)
@@ -143,6 +144,55 @@ def test_steps_are_torchs_even_if_a_gradient_comes_late(kind: Adam, memory_forma
         reference.step()
         for own, their in zip(ours, theirs, strict=True):
             torch.testing.assert_close(own, their, rtol=EXACT, atol=EXACT)
+
+
+@dataclass(frozen=True)
+class Pulls(LossTerm):
+    """With ``Point``, w has the gradients of this list, one a step."""
+
+    gradients: Sequence[float]
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """[B]."""
+        return step.logits[:, 0] * self.gradients[step.number], state
+
+
+def test_adamw_begins_anew_at_every_visit_unless_it_is_told_to_continue() -> None:
+    reset, carried = vector("adamw.two_visits_reset"), vector("adamw.two_visits_carried")
+    given = reset.inputs
+    beta1, beta2 = given["betas"]
+    kind = AdamW(beta1, beta2, given["eps"])
+    net = network(Point(given["w"]))
+    data = random_federation([2], classes=2)
+
+    def visit(start: float, gradients: Sequence[float], *, keep: bool, after: ClientResult | None = None) -> Any:
+        """The result and the positions after each step."""
+        path = []
+        for count in range(1, len(gradients) + 1):
+            settings = training(
+                kind, lr=given["lr"], weight_decay=given["weight_decay"], batch_size=1, steps=count, keep_momentum=keep
+            )
+            work = LocalTraining(settings, Plain(), {"pulls": Pulls(gradients)}, None, {})
+            client = task(Point(start), data.samples(0))
+            result = work(net, client if after is None else replace(client, state=after.state))
+            assert result.params is not None
+            path.append(result.params["w"].item())
+        return result, path
+
+    for keep, expected in ((False, reset), (True, carried)):
+        first, path = visit(given["w"], given["grads_visit1"], keep=keep)
+        assert path == reset.approx("visit1")
+        _, path = visit(given["received"], given["grads_visit2"], keep=keep, after=first)
+        assert path == expected.approx("visit2")
+
+
+def test_the_first_step_of_adam_has_the_length_of_the_rate() -> None:
+    v = vector("adam.first_step")
+    parameters = [nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in v.inputs["grads"]]
+    for parameter, gradient in zip(parameters, v.inputs["grads"], strict=True):
+        parameter.grad = torch.tensor([gradient], dtype=torch.float64)
+    made(training(Adam(0.9, 0.999, 1e-8), lr=v.inputs["lr"], weight_decay=0.0), parameters).step()
+    assert [p.item() for p in parameters] == pytest.approx(v.expected["step"], rel=v.absolute)
 
 
 def test_each_client_of_a_stack_is_clipped_by_its_own_norm() -> None:

@@ -20,11 +20,7 @@ NOT_HERE = {
     },
     MORE: set[str](),
     NEWER: set[str](),
-    FIELD: {
-        "fedopt.empty_round",
-        *("adamw.two_visits_reset", "adamw.two_visits_carried", "adam.first_step", "cosine.per_round"),
-        *("cosine.per_visit", "momentum.reset_gain"),
-    },
+    FIELD: {"cosine.per_visit"},
 }
 """By file: of methods that are not here, or shown otherwise."""
 COUNTS = {SEED.name: 63, FEDERATED: 45, LABEL_NOISE: 59, MORE: 31, NEWER: 11, FIELD: 58}

@@ -50,7 +50,7 @@ from tests.toys import (
     step,
     task,
 )
-from tests.vectors.vectors import FIELD, entries, federated
+from tests.vectors.vectors import FIELD, entries, federated, field
 
 PRINTED = 5e-9
 """Control variates of ``scaffold.client`` are printed with nine digits."""
@@ -290,6 +290,16 @@ def test_the_gain_is_how_far_torch_goes_along_a_constant_gradient(rho: float, st
         w.grad = torch.ones_like(w)
         optimizer.step()
     assert gain(steps, rho) == pytest.approx(-w.item() / 0.25, rel=1e-12)
+
+
+def test_a_visit_that_begins_without_momentum_has_a_part_of_its_gain():
+    v = field("momentum.reset_gain")
+    rho, counts = v.inputs["rho"], v.inputs["K"]
+    gains = [gain(steps, rho) for steps in counts]
+    assert gains == pytest.approx(v.expected["a"], rel=1e-11)  # 12 digits are printed, of 1910 eight decimals
+    assert [found * (1 - rho) / steps for found, steps in zip(gains, counts, strict=True)] == v.approx(
+        "fraction_of_full"
+    )
 
 
 def test_who_diverges_or_makes_no_step_changes_nothing():

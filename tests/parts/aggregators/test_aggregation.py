@@ -13,14 +13,16 @@ from torch import Tensor
 from flnl.core.execution import BLOCK, Block
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Combined
 from flnl.core.model import Model
-from flnl.core.parts import ServerUpdate
+from flnl.core.parts import LossTerm, ServerUpdate
 from flnl.core.payload import Params, Payload
+from flnl.core.step import Step
 from flnl.core.training import Training
 from flnl.data.federation.build import Federation
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.loop import NonFiniteError
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.samplers.uniform import Uniform
+from flnl.parts.server_optimizers import Momentum
 from flnl.parts.servers import Replace, Scaled
 from flnl.parts.used_samples import UsedSamples
 from tests.toys import (
@@ -38,6 +40,7 @@ from tests.toys import (
     task,
     vector,
 )
+from tests.vectors.vectors import field
 
 
 def result(params: Params, samples: int, client: int = 0) -> ClientResult:
@@ -321,6 +324,29 @@ def test_all_diverged_keeps_the_model_and_goes_on():
     assert [r.state.server.params["w"].item() for r in found] == [2.0, 2.0]
     assert found[-1].state.counters.left_out == 4
     assert found[-1].state.counters.participations == 4
+
+
+@dataclass(frozen=True)
+class MovesBy(LossTerm):
+    """With ``ONE_STEP`` and ``Point``, w changes by the round's value; None diverges."""
+
+    by: Sequence[float | None]
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """[B]."""
+        change = self.by[step.broadcast.round]
+        return step.logits[:, 0] * (math.nan if change is None else -change / ONE_STEP.lr), state
+
+
+def test_momentum_of_the_server_does_not_coast_through_a_round_without_a_client():
+    v = field("fedopt.empty_round")
+    server = Momentum(v.inputs["beta"], v.inputs["eta"], nesterov=False)
+    for i, start in enumerate(v.inputs["w0"]):
+        by = [None if delta is None else delta[i] for delta in v.inputs["deltas"]]
+        toy = method(stage(local={"moves": MovesBy(by)}, rounds=len(by), server=server))
+        found = rounds(toy, targets([0.0, 0.0], [2, 1]), Point(start), ONE_STEP)
+        path = [r.state.server.params["w"].item() for r in found]
+        assert path == v.near([w[i] for w in v.expected["w"]])
 
 
 def test_divergence_can_stop_the_run():
