@@ -177,6 +177,11 @@ REFUSED = {
         "train.lr=0.1",
     ): "train.min_lr=0.2: the cosine ends at min_lr, which is above lr=0.1",
     (
+        "train.visit_cosine=true",
+        "train.lr=0.1",
+        "train.min_lr=0.2",
+    ): "train.visit_cosine: the rate falls to min_lr, which is above lr=0.1",
+    (
         "train/schedule=linear",
         "train.min_lr=0.2",
         "train.lr=0.1",

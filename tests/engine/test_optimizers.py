@@ -19,7 +19,7 @@ from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.optimizer import made
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
-from flnl.engine.stacked.eligibility import clients_in
+from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.step import clip
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Plain
@@ -184,6 +184,39 @@ def test_adamw_begins_anew_at_every_visit_unless_it_is_told_to_continue() -> Non
         assert path == reset.approx("visit1")
         _, path = visit(given["received"], given["grads_visit2"], keep=keep, after=first)
         assert path == expected.approx("visit2")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rate_that_falls_within_each_visit(kind: str) -> None:
+    """In epochs as in steps; the next visit begins with the rate of the round."""
+    v = vector("cosine.per_visit")
+    count, lr = v.inputs["S"], v.inputs["lr"]
+    rates = [training(SGD(), lr=lr, min_lr=v.inputs["min"]).within_visit(s / count) for s in range(count)]
+    assert rates == v.approx("lr")
+    net, data = network(mlp(4, 3)), random_federation([8])
+    shared: dict[str, Any] = {"lr": lr, "visit_cosine": True}
+    for settings in (
+        training(KINDS[kind], batch_size=4, epochs=2, **shared),
+        training(KINDS[kind], batch_size=8, steps=count, **shared),
+        training(KINDS[kind], batch_size=4, epochs=2, **shared, min_lr=0.002),
+    ):
+        work = job(settings)
+        given = task(net.module, data.samples(0))
+        module = mlp(4, 3).double()
+        module.load_state_dict(given.broadcast.params)
+        theirs = by_torch(KINDS[kind], list(module.parameters()), settings)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, count, settings.min_lr)
+        for positions in batches(net, job(replace(settings, visit_cosine=False)), given):
+            theirs.zero_grad()
+            logits = module(given.samples.read().double()[positions])
+            nn.functional.cross_entropy(logits, given.labels[positions]).backward()
+            theirs.step()
+            schedule.step()
+        expected = {name: t.detach().clone() for name, t in module.state_dict().items()}
+        for _ in range(2):
+            near([work(net, given)], [expected])
+        near(results(Stacked(net, 15, 1.0), work, [given]), [expected])
+        assert "visit_cosine" in (why_not(work, net) or "")
 
 
 def test_the_first_step_of_adam_has_the_length_of_the_rate() -> None:

@@ -369,6 +369,8 @@ def _contradictions(plain: Mapping[str, Any]) -> Iterator[Fault]:
             yield key, f": the rate falls along a cosine or linearly from round {linear} on; set one of them"
         elif here.get("cosine_every") is not None and not here.get("cosine"):
             yield f"{where}.cosine_every", f"={here['cosine_every']}: there is no cosine; set cosine=true"
+        elif here.get("visit_cosine") and here.get("min_lr", 0.0) > here["lr"]:
+            yield f"{where}.visit_cosine", f": the rate falls to min_lr, which is above lr={here['lr']:g}"
         elif (here.get("cosine") or linear is not None) and here.get("min_lr", 0.0) > here["lr"]:
             fall = "cosine" if here.get("cosine") else "linear_from"
             key = next((f"{where}.{name}" for name in ("min_lr", "lr") if name in own), f"{where}.{fall}")

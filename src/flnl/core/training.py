@@ -34,6 +34,7 @@ class Training:
     steps: Annotated[PositiveCount | None, Neutral(None)] = None
     clip: Annotated[Positive | None, Neutral(None)] = None
     optimizer: Annotated[Optimizer, Neutral({"_target_": "SGD"})] = field(default_factory=SGD)
+    visit_cosine: Annotated[bool, Neutral(False)] = False
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -98,12 +99,20 @@ class Training:
             lr = here.min_lr + (lr - here.min_lr) * (1 - share)
         return replace(here, lr=lr)
 
+    def within_visit(self, share: float) -> float:
+        """The rate after this share of a visit's steps under ``visit_cosine``: half a cosine from ``lr`` to ``min_lr``.
+
+        The last of S steps is taken after (S - 1)/S of them, so its rate is above ``min_lr``.
+        """
+        return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * share)) / 2
+
     def described(self) -> str:
         """The settings in a few words, for people, such as ``lr 0.05, batch 10, 3 epochs``."""
         kind = type(self.optimizer)
         words = [] if kind is SGD else [kind.__name__]
         words += [f"lr {self.lr:g}{self._falling()}", f"batch {self.batch_size}"]
         words += [f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"]
+        words += ["rate falling along a cosine in each visit"] if self.visit_cosine else []
         words += [] if self.clip is None else [f"gradients clipped to {self.clip:g}"]
         return ", ".join(words)
 

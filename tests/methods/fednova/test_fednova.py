@@ -124,6 +124,7 @@ def test_what_it_refuses() -> None:
     momentum = replace(ONE_STEP, momentum=0.9)
     assert "clients train with 0.9" in str(reason(momentum, plain))
     assert "keep_momentum=true" in str(reason(replace(momentum, keep_momentum=True), heavy))
+    assert "visit_cosine=true" in str(reason(replace(momentum, visit_cosine=True), heavy))
     assert reason(momentum, heavy) is None
     near = Proximal(0.1, "squared_half")
     assert "step_lengths.mu=0, but the proximal term has 0.1" in str(reason(ONE_STEP, plain, near))

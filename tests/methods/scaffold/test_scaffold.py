@@ -410,6 +410,7 @@ def test_running_statistics_are_averaged_and_have_no_control_variates(option: st
 
 REFUSED: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "Adam": ({}, {}, {"optimizer": Adam(0.9, 0.999, 1e-8)}, "needs train/optimizer=sgd: the steps of Adam are no sum"),
+    "rates": ({}, {}, {"visit_cosine": True}, "needs train.visit_cosine=false: the mean gradient is the move divided"),
     "clipping": ({}, {}, {"clip": 2.0}, "needs train.clip=null: steps clipped to 2 are no sum of gradients"),
     "kept momentum": (
         {"momentum": 0.5},

@@ -6,13 +6,12 @@ Importing Lightning takes as long as importing torch, so only what trains client
 """
 
 import lightning as L
-import torch
 from torch import Tensor, nn
 
 from flnl.core.step import Step
 from flnl.core.training import Training
 from flnl.engine.local.objective import Objective
-from flnl.engine.local.optimizer import Buffers, made
+from flnl.engine.local.optimizer import Adam, Buffers, Sgd, made
 
 
 class ClientModule(L.LightningModule):
@@ -29,6 +28,6 @@ class ClientModule(L.LightningModule):
         """The objective on one batch, a scalar or [B]."""
         return objective(step)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Sgd | Adam:
         """The optimiser of the trainable parameters; new for every client and round."""
         return made(self.training_settings, [p for p in self.module.parameters() if p.requires_grad], self._kept)

@@ -16,7 +16,7 @@ Buffers = Mapping[str, Mapping[Tensor, Tensor]]
 """The tensor that an optimiser keeps beside each parameter, by the name of the buffer."""
 
 
-def made(training: Training, parameters: Iterable[Tensor], buffers: Buffers | None = None) -> torch.optim.Optimizer:
+def made(training: Training, parameters: Iterable[Tensor], buffers: Buffers | None = None) -> Sgd | Adam:
     """The optimiser of ``training`` as one of torch's; the arguments and errors are those of ``fused``."""
     kind = training.optimizer
     if isinstance(kind, settings.SGD):
@@ -99,6 +99,10 @@ class FusedSgd:
             "is_first_step": False,  # starting from zero momentum gives the same first step
         }
 
+    def at(self, rate: float) -> None:
+        """Take the next steps at another learning rate."""
+        self._settings["lr"] = rate
+
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -165,6 +169,10 @@ class FusedAdam:
             return [(t,) for t in tensors]
         return [t.split(len(t) // self._clients) for t in tensors]
 
+    def at(self, rate: float) -> None:
+        """Take the next steps at another learning rate."""
+        self._settings["lr"] = rate
+
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -188,14 +196,14 @@ class Sgd(torch.optim.SGD):
     ) -> None:
         """Create the optimiser; the arguments are those of ``FusedSgd``."""
         super().__init__(parameters, training.lr, training.momentum, weight_decay=training.weight_decay, fused=True)
-        self._fused = FusedSgd(self.param_groups[0]["params"], training, momenta)
-        for parameter, momentum in zip(self._fused.parameters, self._fused.momenta, strict=False):
+        self.fused = FusedSgd(self.param_groups[0]["params"], training, momenta)
+        for parameter, momentum in zip(self.fused.parameters, self.fused.momenta, strict=False):
             self.state[parameter]["momentum_buffer"] = momentum
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch returns a closure's loss
         """Update every parameter that has a gradient."""
         assert closure is None
-        self._fused.step()
+        self.fused.step()
 
     step.hooked = True  # type: ignore[attr-defined]  # keeps torch from wrapping it in a profiler record
 
@@ -208,11 +216,11 @@ class Adam(torch.optim.Optimizer):
     ) -> None:
         """Create the optimiser; the arguments are those of ``FusedAdam``."""
         super().__init__(list(parameters), {"lr": training.lr})
-        self._fused = FusedAdam(self.param_groups[0]["params"], training, kind, buffers)
+        self.fused = FusedAdam(self.param_groups[0]["params"], training, kind, buffers)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch returns a closure's loss
         """Update every parameter that has a gradient."""
         assert closure is None
-        self._fused.step()
+        self.fused.step()
 
     step.hooked = True  # type: ignore[attr-defined]  # keeps torch from wrapping it in a profiler record

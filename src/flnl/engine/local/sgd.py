@@ -153,6 +153,8 @@ class LocalTraining:
             if clip is not None:
                 nn.utils.clip_grad_norm_(live, clip)
             before = [p.detach().clone() for p in live] if self.updates else []
+            if self.training.visit_cosine:
+                optimizer.fused.at(self.training.within_visit(self._share(step, len(losses))))
             optimizer.step()
             if self.updates:
                 self._update(trainable, before, step)
@@ -162,6 +164,13 @@ class LocalTraining:
         module.eval()
         momentum = None if kept is None else {name: t.contiguous() for name, t in as_kept(kept).items()}
         return objective.states, mean_over_steps(losses), len(losses), momentum
+
+    def _share(self, step: Step, taken: int) -> float:
+        """The share of the visit's steps that are ``taken`` before this one."""
+        if self.training.steps is not None:
+            return taken / self.training.steps
+        assert step.progress is not None, "clients are trained one by one"
+        return (step.progress.epoch + step.number / step.progress.batches) / step.progress.epochs
 
     def continued(self, task: ClientTask, parameters: Params) -> dict[str, Params]:
         """The buffers with which the client continues, by the buffer's name, then by that of the parameter."""

@@ -57,6 +57,8 @@ class NormalisedMean(Aggregator[Normalised]):
             return (
                 f"method.exchange.step_lengths.momentum={told.momentum:g}, but clients train with {training.momentum:g}"
             )
+        if training.visit_cosine:
+            return "FedNova counts steps of one rate; with train.visit_cosine=true it falls within the visit"
         if training.keep_momentum and told.momentum:
             return "FedNova counts the steps of one visit; with train.keep_momentum=true they depend on those before"
         pulls = [part for part in stage if isinstance(part, Proximal) and part.mu]

@@ -105,6 +105,8 @@ class ControlVariates(Exchange):
             return f"needs train/optimizer=sgd: the steps of {name} are no sum of gradients"
         if training.clip is not None:
             return f"needs train.clip=null: steps clipped to {training.clip:g} are no sum of gradients"
+        if training.visit_cosine:
+            return "needs train.visit_cosine=false: the mean gradient is the move divided by one rate"
         if training.momentum and training.keep_momentum:
             return "needs train.keep_momentum=false or train.momentum=0: a visit's steps would hold earlier gradients"
         if training.momentum != self.momentum:
