@@ -199,6 +199,13 @@ def test_svhn_is_torchvisions_with_ten_as_zero(tmp_path: Path, monkeypatch: pyte
         assert set(labels) == set(range(10))
 
 
+def test_digits_of_svhn_are_flipped_if_it_is_asked_for(tmp_path: Path):
+    write_svhn(tmp_path)
+    cases: list[dict[str, bool]] = [{}, {"flip": True}, {"flip": True, "augment": False}]
+    flips = [of_images(svhn(tmp_path, **changes)()).flip for changes in cases]
+    assert flips == [False, True, False]
+
+
 # ------------------------------------------------------------------------------------------------ what is configured
 
 

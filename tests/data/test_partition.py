@@ -317,6 +317,13 @@ def test_more_shards_than_samples():
         drawn(P.Shards(5, 3, "truth"), pool(10, 2))
 
 
+def test_quantity_skew_of_fednoisy_is_found():
+    """Its α of 0.1 and minimum of 10 among ten clients of MNIST: one draw in about a thousand has them."""
+    samples = Pool(np.zeros(60_000, np.int64), 1)
+    for seed in range(4):
+        assert min(map(len, drawn(P.QuantitySkew(10, 0.1, 10), samples, seed).clients)) >= 10
+
+
 def test_quantity_skew_changes_sizes_only():
     samples = balanced(5000)
     split = drawn(P.QuantitySkew(10, 0.5, 10), samples)

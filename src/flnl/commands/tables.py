@@ -44,7 +44,8 @@ flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL
 flnl tables agree [metric=mean_last_10] [out=FOLDER]
 flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=validation [share=0.1]] [margin=0.05]
             [seeds=2] [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
-The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
+The papers' tables, our numbers beside theirs. Without a TABLE: all tables,
+but for those of which list says that they are made if they are named.
 
   list    list the tables
   plan    show which runs are missing, and estimate their cost from finished runs
@@ -100,6 +101,7 @@ def print_tables(tables: Sequence[Table]) -> None:
         missing = list(dict.fromkeys(row.missing for row in table.rows if row.missing is not None))
         lacks = f"; there is no {', '.join(missing)} yet" if missing else ""
         alone = f"; scale={' or '.join(table.scales)} alone" if table.scales else ""
+        alone += "; if it is named" if table.by_name else ""
         size = f"{len(table.rows)} x {len(table.columns)}"
         name = f"{table.name:<{width}}"
         print_line(f"{name}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{alone}{lacks})")

@@ -255,6 +255,7 @@ class QuantitySkew:
             lambda: cut(n, shares(self.alpha, self.num_clients, rng))[:, None],
             f"partition.alpha={self.alpha} is too small for partition.num_clients={self.num_clients}: raise alpha, "
             "or lower num_clients or partition.minimum",
+            draws=100 * DRAWS,  # FedNoisy's setting succeeds in one of 1,500, and a draw is cheap
         )[:, 0]
         owner = np.empty(n, np.int64)
         owner[rng.permutation(n)] = np.repeat(np.arange(self.num_clients), sizes)
@@ -550,20 +551,20 @@ def _holdings(
     raise UserError(advice)
 
 
-def _until(least: int, draw: Callable[[], Indices], advice: str) -> Indices:
+def _until(least: int, draw: Callable[[], Indices], advice: str, draws: int = DRAWS) -> Indices:
     """Repeat ``draw`` until its counts [K, ...] give every client at least ``least`` samples.
 
     Raises:
-        UserError: after ``DRAWS`` attempts, beginning with ``advice``.
+        UserError: after ``draws`` attempts, beginning with ``advice``.
     """
     best = 0
-    for _ in range(DRAWS):
+    for _ in range(draws):
         counts = draw()
         smallest = int(counts.sum(axis=1).min())
         if smallest >= least:
             return counts
         best = max(best, smallest)
-    raise UserError(f"{advice} (in {DRAWS} draws the smallest client had at best {best} samples; {least} are needed)")
+    raise UserError(f"{advice} (in {draws} draws the smallest client had at best {best} samples; {least} are needed)")
 
 
 def _enough(pool: Pool, num_clients: int) -> int:

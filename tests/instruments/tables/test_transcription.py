@@ -13,7 +13,7 @@ PAPER = {
     found["id"].replace("_t", "_"): found
     for found in yaml.safe_load((Path(__file__).parent / "paper_tables.yaml").read_text())["tables"]
 }
-OURS = [name for name in load.names() if load.table(name).paper]
+OURS = [name for name in load.names() if load.table(name).paper and not load.table(name).by_name]
 BOTH_SETS = ("fedpeer_1", "fedpeer_5", "fedpeer_6")
 """The paper stacks two data sets as rows; here they are columns side by side, so that a column is one setting."""
 

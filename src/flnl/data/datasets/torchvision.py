@@ -151,7 +151,10 @@ class Mnist:
 
 @dataclass(frozen=True)
 class Svhn:
-    """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; random crops padded by 4, no flips of digits."""
+    """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; random crops padded by 4.
+
+    ``flip`` also flips digits at random, as FedNoisy's program does.
+    """
 
     name: Literal["svhn"]
     root: PathText
@@ -162,6 +165,7 @@ class Svhn:
     augment: bool
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+    flip: Annotated[bool, Neutral(False)] = False
 
     def __call__(self) -> Dataset:
         """Load the data set; the labels are the truth, with the files' label 10 for the digit 0 changed to 0."""
@@ -185,7 +189,7 @@ class Svhn:
             train=TensorImages(splits[0][0]),
             test=TensorImages(splits[1][0]),
             test_labels=splits[1][1],
-            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0),
+            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=self.augment and self.flip),
             truth=splits[0][1],
             train_size=self.train_size,
             test_size=self.test_size,

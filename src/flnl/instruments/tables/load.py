@@ -26,7 +26,7 @@ from flnl.instruments.tables.table import NEVER, Column, Metric, Number, Row, Ta
 from flnl.sweep.keys import NOT_OF_A_LIST, refuse_keys
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
-PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES")
+PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES", "FedNoisy", "FNBench")
 """The order of papers; user-defined tables follow."""
 
 NAME = re.compile(r"(?!readme$)[\w-]+", re.IGNORECASE)
@@ -134,6 +134,7 @@ class _Table:
     unstated: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     ablation: bool = False
+    by_name: bool = False
     seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)] = None
 
 
@@ -245,6 +246,7 @@ def table(name: str) -> Table:
         unstated=written.unstated,
         scales=written.scales,
         ablation=written.ablation,
+        by_name=written.by_name,
         seeds=written.seeds,
     )
 

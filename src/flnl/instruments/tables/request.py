@@ -137,11 +137,19 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
     asked = [with_rows(load.table(name), added, all_of_them=bool(names)) for name in named]
+    out = _path(last["out"]) if "out" in last else RESULTS / "_".join([scale, *_kinds(last)])
+
+    def wanted(table: Table) -> bool:
+        """Whether a table takes part: one that is made only by its name, if it is named, or rendered already."""
+        return not table.by_name or table.name in names or (verb == "render" and (out / f"{table.name}.md").exists())
+
     if verb != "list":
-        asked = _made_at(scale, asked, names, tuned="tuned" in last)
+        asked = [table for table in _made_at(scale, asked, names, tuned="tuned" in last) if wanted(table)]
     tables = selection.of(asked) if asked else ()
     readable, wrong = load.readable()
-    every = tuple(with_rows(table, added, all_of_them=False) for table in readable if table.made_at(scale))
+    every = tuple(
+        with_rows(table, added, all_of_them=False) for table in readable if table.made_at(scale) and wanted(table)
+    )
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no overrides after --: it launches no runs")
@@ -154,7 +162,7 @@ def parse(arguments: Sequence[str]) -> Request:
         choices.read([*map(_path, options.get("tuned", ()))], scale),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         _path(last["records"]) if "records" in last else None,
-        _path(last["out"]) if "out" in last else RESULTS / "_".join([scale, *_kinds(last)]),
+        out,
         overrides,
         options,
         names[0] if names else None,

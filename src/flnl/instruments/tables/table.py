@@ -62,7 +62,7 @@ class Table:
 
     name: str  # "fedcorr_2", the stem of conf/table/fedcorr_2.yaml
     paper: str  # "FedCorr"; "" for a user-defined table
-    number: str  # "2"
+    number: str  # "2"; "" if it is none of the paper's tables
     title: str
     metric: Metric
     trials: int | None  # number of the paper's seeds; None if not stated
@@ -74,6 +74,12 @@ class Table:
     scales: tuple[str, ...] = ()  # those that it is written for, with their data and budgets; () for all
     seeds: tuple[int, ...] | None = None  # in place of the scale's
     ablation: bool = False  # its rows are parts of a method: their order is not one of methods
+    by_name: bool = False  # made only where it is named, as one whose printed numbers are not known
+
+    @property
+    def place(self) -> str:
+        """Where it is in its paper: "Table 2", or its title."""
+        return f"Table {self.number}" if self.number else self.title
 
     def made_at(self, scale: str) -> bool:
         """Whether the table has results at ``scale``."""

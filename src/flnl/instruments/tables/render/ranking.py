@@ -64,7 +64,7 @@ def _settings(filled: Filled) -> list[Setting]:
                 column.label,
                 ours,
                 {m: tuple(str(run.folder) for run in cells[m].runs) for m in ours},
-                f"Table {filled.table.number}",
+                filled.table.place,
                 {m: [float("nan") if number is None else number.mean for number in cells[m].papers] for m in ours},
             )
         )

@@ -152,7 +152,8 @@ class Sheet:
     def title(self) -> str:
         """The paper, the number of the table, and its title."""
         table = self.filled.table
-        return f"{table.paper}, Table {table.number}: {table.title}" if table.paper else table.title
+        parts = [table.paper, f"Table {table.number}" if table.number else ""]
+        return ": ".join(filter(None, (", ".join(filter(None, parts)), table.title)))
 
     @property
     def measured(self) -> str:
