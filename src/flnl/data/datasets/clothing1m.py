@@ -3,7 +3,6 @@
 The true labels of the training set are unknown; only the test set is clean.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,11 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble, balanced
+from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.images import ImageFiles, file_sizes
+from flnl.data.datasets.listed import Listed, labelled_paths, lines_of
+from flnl.data.images import ImageFiles
 from flnl.data.transforms import Transform
-
-log = logging.getLogger(__name__)
 
 CLASSES = (
     "T-shirt",
@@ -99,61 +97,30 @@ class Clothing1M:
         Some images have both a noisy and a clean label; reading both files into one table would mix them.
         """
         paths = [_below_images(line) for line in _lines(root, f"{split}_key_list.txt")]
-        self._expect(len(paths) == SIZES[split], f"{split}_key_list.txt has {len(paths)} lines, not {SIZES[split]}")
+        self._listed.expect(
+            len(paths) == SIZES[split], f"{split}_key_list.txt has {len(paths)} lines, not {SIZES[split]}"
+        )
         labels = _look_up(paths, _label_file(root, f"{kind}_label_kv.txt"), f"{kind}_label_kv.txt")
-        keep = np.arange(len(paths)) if size is None else balanced(labels, size, key)
         folder = root / "images" if (root / "images").is_dir() else root
-        chosen = [paths[i] for i in keep.tolist()]
-        sizes = file_sizes(folder, chosen)
-        absent = np.flatnonzero(sizes == 0)
-        if len(absent):
-            first = folder / chosen[absent[0]]
-            self._expect(False, f"{len(absent)} of {len(chosen)} images are missing or empty, the first is {first}")
-            there = np.flatnonzero(sizes)
-            keep, chosen, sizes = keep[there], [chosen[i] for i in there.tolist()], sizes[there]
-        if not chosen:
-            raise UserError(f"dataset.root: {root} has none of the images that {split}_key_list.txt should name")
-        return (
-            ImageFiles(
-                root=folder,
-                paths=tuple(chosen),
-                file_sizes=sizes,
-                size=(224, 224),
-                augmented_size=(256, 256) if self.augment and split == "noisy_train" else (224, 224),
-                threads=self.threads,
-                known_by=self.fingerprint,
-                cache=None if self.cache is None else expand(self.cache),
-            ),
-            labels[keep],
+        return self._listed.images(
+            folder,
+            paths,
+            labels,
+            size=224,
+            crop_from=256 if self.augment and split == "noisy_train" else 224,
+            take=size,
+            key=key,
+            named_by=f"{split}_key_list.txt",
         )
 
-    def _expect(self, holds: bool, finding: str) -> None:
-        """Refuse a data set that differs from the published one; without ``verify``, log a warning instead."""
-        if holds:
-            return
-        if self.verify:
-            raise UserError(
-                f"dataset.root: {finding}; repair it, or set dataset.verify=false to use the files as they are"
-            )
-        log.warning("Clothing1M: %s; using the files as they are", finding)
+    @property
+    def _listed(self) -> Listed:
+        return Listed("Clothing1M", self.verify, self.threads, self.fingerprint, self.cache)
 
 
 def _lines(root: Path, name: str) -> list[str]:
-    """The lines of a list, without blank ones.
-
-    Raises:
-        UserError: if it does not exist or cannot be read.
-    """
-    try:
-        if (root / name).exists() and not (root / name).is_file():
-            raise OSError("it is not a regular file")
-        lines = (root / name).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"dataset.root: {root / name} cannot be read: request Clothing1M at"
-            " https://github.com/Cysu/noisy_label and unpack it so that its lists are beside its folder images"
-        ) from error
-    return [line.strip() for line in lines if line.strip()]
+    how = "request Clothing1M at https://github.com/Cysu/noisy_label and unpack it so that its lists are beside its "
+    return lines_of(root / name, f"{how}folder images")
 
 
 def _below_images(key: str) -> str:
@@ -163,16 +130,8 @@ def _below_images(key: str) -> str:
 
 def _label_file(root: Path, name: str) -> Mapping[str, int]:
     """Labels by path below ``images``, from lines of a path and a number."""
-    labels: dict[str, int] = {}
-    for number, line in enumerate(_lines(root, name), start=1):
-        key, _, value = line.rpartition(" ")
-        if not (key and value.isdecimal() and int(value) < len(CLASSES)):
-            raise UserError(
-                f"dataset.root: line {number} of {root / name} is {line!r}, not a path and a label in"
-                f" 0..{len(CLASSES) - 1}"
-            )
-        labels[_below_images(key.rstrip())] = int(value)
-    return labels
+    found = labelled_paths(root / name, _lines(root, name), len(CLASSES))
+    return {_below_images(key): label for key, label in found}
 
 
 def _look_up(paths: Sequence[str], labels: Mapping[str, int], name: str) -> Labels:
