@@ -75,6 +75,14 @@ class ClientState:
         return given if self.labels is None else self.labels
 
 
+@stored("Kept")
+@dataclass(frozen=True)
+class Kept:
+    """What the server holds in the place of a real client's state: the name by which the client finds it again."""
+
+    handle: str
+
+
 def kept_by_client(clients: Mapping[int, ClientState], kind: type[T]) -> dict[int, T]:
     """What each client has kept of the type ``kind``; clients that have kept none are left out."""
     kept = ((client, state.extras.get(kind)) for client, state in clients.items())
@@ -258,3 +266,12 @@ class Opened:
     client: int
     reports: Payload  # sent to the server
     keeps: Payload = field(default_factory=Payload)  # stays on the client
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The outcome of a correction or a ``before_round`` job. ``reports`` go to the server; ``state`` stays there."""
+
+    client: int
+    state: ClientState
+    reports: Payload

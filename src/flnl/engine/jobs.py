@@ -1,13 +1,13 @@
-"""The label-correction job, and the reduction that aggregates clients' results where they ran."""
+"""The jobs besides local training, and the reduction that aggregates clients' results where they ran."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flnl.core import checked
-from flnl.core.execution import Block
+from flnl.core.execution import Block, ClientJob
 from flnl.core.fault import Fault
-from flnl.core.messages import ClientResult, ClientTask, Correction
+from flnl.core.messages import Answered, ClientResult, ClientTask, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator, LabelCorrector
 from flnl.core.payload import Params, Payload, all_finite
@@ -21,13 +21,28 @@ class Correct:
     corrector: LabelCorrector
     rule: str
 
-    def __call__(self, network: Model, task: ClientTask) -> Correction:
-        """Run the corrector on the received model."""
+    def __call__(self, network: Model, task: ClientTask) -> Answered:
+        """Run the corrector on the received model; the client keeps the labels and weights."""
         assert isinstance(network, Network), "a correction needs a full Network, not only the Model protocol"
         network.load(task.broadcast.params)
         with network.lent():
             returned = self.corrector.correct(network, task, self.rule)
-        return checked.correction(self.corrector, returned, task, network.num_classes)
+        made = checked.correction(self.corrector, returned, task, network.num_classes)
+        state = replace(task.state.keeping(*made.keeps), labels=made.labels, weight=made.weight)
+        return Answered(task.client, state, made.reports)
+
+
+@dataclass(frozen=True)
+class Open:
+    """Job: what an exchange asks of clients before a round."""
+
+    exchange: str  # its name
+    job: ClientJob[Opened]
+
+    def __call__(self, network: Model, task: ClientTask) -> Answered:
+        """Run the exchange's job; the client keeps what it says."""
+        opened = checked.opened(self.job, self.job(network, task), task)
+        return Answered(task.client, task.state.keeping(*opened.keeps), opened.reports)
 
 
 @dataclass(frozen=True)

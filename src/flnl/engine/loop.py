@@ -13,16 +13,15 @@ from flnl.core import checked
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
 from flnl.core.fault import Fault
 from flnl.core.messages import (
+    Answered,
     Broadcast,
     ClientResult,
     ClientState,
     ClientTask,
     Clock,
     Combined,
-    Correction,
     Gathered,
     Observation,
-    Opened,
 )
 from flnl.core.method import Method, Stage
 from flnl.core.parts import Exchange, Sampling, ServerUpdate, Wants
@@ -30,7 +29,8 @@ from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.core.training import Training
 from flnl.data.federation.build import Federation
-from flnl.engine.jobs import Correct, Faulty, Reduce
+from flnl.engine.entering import entering
+from flnl.engine.jobs import Correct, Faulty, Open, Reduce
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.planned import Evaluations
 
@@ -204,9 +204,7 @@ class _Server:
             if job is None:
                 continue
             tasks = self.tasks(state, self.clients, stage, stage.exchange)
-            answers = [checked.opened(job, a, task) for a, task in zip(self._ask(job, tasks), tasks, strict=True)]
-            kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
-            state = self._take_in(state, tasks, answers, kept)
+            state = self._take_in(state, tasks, self._ask(Open(name, job), tasks))
         return state
 
     def _begun(self, state: FederatedState, stage: Stage) -> FederatedState:
@@ -217,37 +215,16 @@ class _Server:
         """
         if stage.restart:
             state = self._restarted(state, stage)
-        return state if self._continues(state, stage) else self._without_momentum(state, stage)
-
-    def _continues(self, state: FederatedState, stage: Stage) -> bool:
-        """Whether clients go on with the optimiser's buffers that they have kept from the stage before."""
-        if stage.restart or not state.round:
-            return False
-        before, _ = self.run.method.at(state.round - 1, len(self.clients))
-        return stage.training(self.run.settings.training).continues(before.training(self.run.settings.training))
-
-    def _without_momentum(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """The state in which no client keeps an optimiser's buffers: they belong to a stage that is over."""
-        if not any(earlier.training(self.run.settings.training).keep_momentum for earlier in self._before(stage)):
-            return state  # without reading every client's state
-        return _with_clients(state, lambda kept: kept if kept.momentum is None else replace(kept, momentum=None))
+        change = entering(self.run.method, stage, self._lengths, self.run.settings.training)
+        return state if change is None else _with_clients(state, change)  # None: without reading every client's state
 
     def _restarted(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """The state with the initial model, and without what parts keep of the path that the model has left."""
+        """The state with the initial model, and without what server updates keep of the path that the model left."""
         initial = self.run.settings.initial
         assert initial is not None, "the initial model is known"
-        earlier = self._before(stage)
-        updates = {_name_of(s.server) for s in earlier if s.server.restarts}
-        terms = {name for s in earlier for name, term in s.local.items() if term.restarts}
+        updates = {_name_of(s.server) for s in self.run.method.stages[: stage.number - 1] if s.server.restarts}
         kept = {name: value for name, value in state.server.updates.items() if name not in updates}
-        state = replace(state, server=replace(state.server, params=initial, updates=kept))
-        if not terms:
-            return state  # without reading every client's state
-        return _with_clients(state, lambda kept: kept.without_terms(terms))
-
-    def _before(self, stage: Stage) -> Sequence[Stage]:
-        """The stages before this one."""
-        return self.run.method.stages[: stage.number - 1]
+        return replace(state, server=replace(state.server, params=initial, updates=kept))
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""
@@ -418,12 +395,7 @@ class _Server:
         chosen = job.corrector.chosen(job.rule, self._known(state), self.clients)
         asked = checked.cohort(f"{type(job.corrector).__name__}.chosen", chosen, self.clients)
         tasks = self.tasks(state, asked, stage, self.run.method.exchange)
-        corrections: list[Correction] = self._ask(job, tasks)
-        kept = {
-            c.client: replace(state.client(c.client).keeping(*c.keeps), labels=c.labels, weight=c.weight)
-            for c in corrections
-        }
-        return self._take_in(state, tasks, corrections, kept), asked
+        return self._take_in(state, tasks, self._ask(job, tasks)), asked
 
     def _evaluate(
         self, before: FederatedState, state: FederatedState, *, last_of_stage: bool
@@ -500,13 +472,10 @@ class _Server:
         return [r for block in self.run.executor.map(job, tasks, as_list) for r in block.results]
 
     def _take_in(
-        self,
-        state: FederatedState,
-        tasks: Sequence[ClientTask],
-        answers: Sequence[Opened | Correction],
-        kept: Mapping[int, ClientState],
+        self, state: FederatedState, tasks: Sequence[ClientTask], answers: Sequence[Answered]
     ) -> FederatedState:
         """Count the traffic of these tasks, store what clients keep, and pass their reports to the exchanges."""
+        kept = {answer.client: answer.state for answer in answers}
         uploaded = sum(size_in_bytes(answer.reports) for answer in answers)
         state = state.counted(bytes_down=_bytes_sent(tasks), bytes_up=uploaded).keeping(kept)
         return self._receive(state, {answer.client: answer.reports for answer in answers})

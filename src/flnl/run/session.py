@@ -331,10 +331,11 @@ class Session:
         """
         products: dict[str, Callable[[], ModelFile | LabelTable | Probabilities]] = {}
         if self.cfg.products:
-            products |= {
-                model_file.NAME: self._model_file,
-                label_table.NAME: lambda: self.evaluator.table(self.shown),
-            }
+            products[model_file.NAME] = self._model_file
+            if self.evaluator.has_labels:
+                products[label_table.NAME] = lambda: self.evaluator.table(self.shown)
+            with forgiven(log, "the end of the run could not be told to all who take part"):
+                self.evaluator.finish(self.shown)
         recorder = self.evaluator.recorder
         if recorder is not None and recorder.sums.rounds:
             products[probabilities.NAME] = lambda: self.evaluator.probabilities(self.shown, self._about.key)
@@ -366,7 +367,7 @@ class Session:
             model=named(self._about.config["model"]),
             shape=list(data.train.shape),
             normalisation=preparations.described(data.transform),
-            stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
+            stored=str(data.train.read(torch.zeros(0, dtype=torch.int64)).dtype).removeprefix("torch."),
             dataset=data.name,
             key=self._about.key,
             round=self.state.round,
