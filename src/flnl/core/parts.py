@@ -223,6 +223,8 @@ class LabelCorrector(Part, ABC):
 
     rules: ClassVar[tuple[str, ...]] = ()
     """Names of its rules; a stage chooses one."""
+    reports: ClassVar[tuple[type, ...]] = ()
+    """Types that clients send to the server after a correction."""
 
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
         """The clients that correct labels, in order of number; called on the server."""
@@ -252,6 +254,9 @@ class Sampling:
 class ClientSampler(Part, ABC):
     """Chooses the clients of a round."""
 
+    asks: ClassVar[tuple[type, ...]] = ()
+    """Jobs that it asks clients; dataclasses that are ``stored``, with a number or a payload as their outcome."""
+
     @abstractmethod
     def __call__(self, sampling: Sampling) -> list[int]:
         """The cohort, each client at most once."""
@@ -271,6 +276,8 @@ class Exchange(Part):
 
     sends: ClassVar[tuple[type, ...]] = ()
     """Types that it sends to clients."""
+    reports: ClassVar[tuple[type, ...]] = ()
+    """Types that clients send to the server; a real client lets no other type out."""
     keeps: ClassVar[tuple[type, ...]] = ()
     """Types that it leaves on a client after local training."""
     knows: ClassVar[tuple[type, ...]] = ()
@@ -285,6 +292,15 @@ class Exchange(Part):
     def available_from(self) -> int:
         """Number, from 1, of the first stage in which clients can have what it sends or leaves on them."""
         return 1
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """Types that tell the server or other clients of single samples, of labels by class, or a client's model.
+
+        A real client lets them out only if it has been told to, by the type's name. Their value is the ε of the label
+        differential privacy that they have, which a client adds up; infinite without any.
+        """
+        return {}
 
     def init(self, clients: int, params: Params) -> Any:
         """The server's state before the first round, for ``clients`` clients; ``params`` is the initial model."""
@@ -314,6 +330,20 @@ class Exchange(Part):
         have one, by number. Reading one may load it from disk.
         """
         return ()
+
+    def mirrors(self, result: ClientResult) -> Payload:
+        """What of a client's result ``relay`` needs, where the server does not have what the client keeps.
+
+        A real client's ``state`` is not in ``result``; the values are types of ``keeps``.
+        """
+        return Payload()
+
+    def own(self, state: Any, client: int) -> Any:
+        """What of the state one client may know at the end, so that ``findings`` tells of its samples; None: nothing.
+
+        It has the type of the state.
+        """
+        return None
 
     def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         """What parts read during this visit, as ``task.visit`` and ``step.visit``, and what the client keeps after it.

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from flnl.core.stored import stored
 
+
+@stored("ClientTag")
 @dataclass(frozen=True)
 class ClientTag:
     """Sent to the client, once clients have been compared: whether the server considers it noisy."""

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from flnl.core.stored import stored
 
+
+@stored("UsedSamples")
 @dataclass(frozen=True)
 class UsedSamples:
     """Sent to the server: the number of samples that the client has trained on."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from flnl.core.stored import stored
 
 
+@stored("ClassConfidence")
 @dataclass(frozen=True)
 class ClassConfidence:
     """Sent to the server: of a client's samples of each class, the mean probability of their label."""

@@ -1,5 +1,6 @@
 """CLC's exchange: class confidences up, thresholds down; each client holds out samples that they contradict."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -51,6 +52,7 @@ class Consensus(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClassThresholds, HeldOut)
+    reports: ClassVar[tuple[type, ...]] = (ClassConfidence, UsedSamples)
     keeps: ClassVar[tuple[type, ...]] = (HeldOut,)
     margin: Share
     decimals: Count | None
@@ -58,6 +60,11 @@ class Consensus(Exchange):
     def init(self, clients: int, params: Params) -> ClassThresholds | None:
         """No thresholds yet."""
         return None
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """How many samples of each class the client has."""
+        return {ClassConfidence: math.inf}
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened]:
         """The measurement."""

@@ -23,6 +23,7 @@ from flnl.numerics.losses import sample_losses
 from flnl.numerics.scaling import quality
 
 
+@stored("LocalDrop")
 @dataclass(frozen=True)
 class LocalDrop:
     """Sent to the server under ``loss_on=local``: the reduction of the mean loss on the client's samples."""
@@ -59,6 +60,7 @@ class LearningQuality(Exchange):
     next training.
     """
 
+    reports: ClassVar[tuple[type, ...]] = (LocalDrop,)
     knows: ClassVar[tuple[type, ...]] = (QualityEstimates,)
     loss_on: Literal["benchmark", "local"]
     memory: Share

@@ -45,6 +45,7 @@ class FedCorr(LabelCorrector):
     """
 
     reads: ClassVar[tuple[type, ...]] = (NoiseDirective, SampleLosses, NoiseLevels)
+    reports: ClassVar[tuple[type, ...]] = (NoiseLevel,)
     rules: ClassVar[tuple[str, ...]] = ("top_losses", "all_confident")
     theta: Share
     pi: Share

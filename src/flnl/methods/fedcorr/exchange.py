@@ -22,6 +22,7 @@ from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
+@stored("LidScore")
 @dataclass(frozen=True)
 class LidScore:
     """Sent to the server after training: the mean LID of the client's predictions."""
@@ -29,6 +30,7 @@ class LidScore:
     value: float
 
 
+@stored("NoiseLevel")
 @dataclass(frozen=True)
 class NoiseLevel:
     """Sent to the server after estimation: μ̂_k, the share of its samples that the client considers wrongly labelled."""
@@ -36,6 +38,7 @@ class NoiseLevel:
     value: float
 
 
+@stored("NoiseDirective")
 @dataclass(frozen=True)
 class NoiseDirective:
     """Sent to the client: whether the server considers it noisy, and its last reported μ̂_k."""
@@ -83,6 +86,7 @@ class Lid(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (NoiseDirective,)
+    reports: ClassVar[tuple[type, ...]] = (LidScore,)
     keeps: ClassVar[tuple[type, ...]] = (SampleLosses,)
     knows: ClassVar[tuple[type, ...]] = (NoiseLevels,)
     k: PositiveCount
@@ -155,6 +159,12 @@ class Lid(Exchange):
     def known(self, state: LidState) -> tuple[Any, ...]:
         """Noise levels and noisy clients."""
         return (NoiseLevels(state.level, state.noisy),)
+
+    def own(self, state: LidState, client: int) -> LidState:
+        """Whether the client is noisy, and that clients were split."""
+        noisy = torch.zeros_like(state.noisy)
+        noisy[client] = state.noisy[client]
+        return replace(self.init(len(noisy), {}), noisy=noisy, mixture=state.mixture)
 
     def findings(self, state: LidState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The last split with its scores, and the noise levels; nothing before the first split."""

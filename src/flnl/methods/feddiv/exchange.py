@@ -36,6 +36,7 @@ from flnl.methods.feddiv.noise_filter import (
 )
 
 
+@stored("LocalFilter")
 @dataclass(frozen=True)
 class LocalFilter:
     """Sent to the server after training: the client's filter, and n_k, which the server knows from FedAvg anyway."""
@@ -117,6 +118,7 @@ class NoiseFilter(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (Filter,)
+    reports: ClassVar[tuple[type, ...]] = (LocalFilter,)
     keeps: ClassVar[tuple[type, ...]] = (ClassBias, LastPredictions, FilterFlags)
     init_from: Literal["after_warmup", "blobs"]
     reach: Reach

@@ -19,6 +19,7 @@ from flnl.methods.fedefc.loss import FedEFC, Running
 from flnl.methods.fedefc.matrix import NoiseMatrix, confident_joint
 
 
+@stored("LabelAccuracy")
 @dataclass(frozen=True)
 class LabelAccuracy:
     """Sent to the server: the share of the client's samples that a model predicts as they are labelled."""
@@ -26,6 +27,7 @@ class LabelAccuracy:
     value: float
 
 
+@stored("Corrects")
 @dataclass(frozen=True)
 class Corrects:
     """Sent to clients once labels are corrected for."""
@@ -64,6 +66,7 @@ class Prestopping(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (Corrects, NoiseMatrix)
+    reports: ClassVar[tuple[type, ...]] = (LabelAccuracy,)
     keeps: ClassVar[tuple[type, ...]] = (NoiseMatrix,)
     patience: PositiveCount
     monitor_after: Count

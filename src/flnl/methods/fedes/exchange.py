@@ -38,6 +38,7 @@ from flnl.numerics.contribution import Drops, Relevance
 from flnl.numerics.scaling import quality
 
 
+@stored("ClientQuality")
 @dataclass(frozen=True)
 class ClientQuality:
     """Sent to the client once it is known: ρ_n."""
@@ -45,6 +46,7 @@ class ClientQuality:
     value: float
 
 
+@stored("UnsureShare")
 @dataclass(frozen=True)
 class UnsureShare:
     """Sent to the server under ``indicator=confidence``: the share of samples that the trained model is unsure of."""
@@ -104,6 +106,7 @@ class Quality(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
+    reports: ClassVar[tuple[type, ...]] = (UnsureShare,)
     keeps: ClassVar[tuple[type, ...]] = (CriticalityRanks,)
     knows: ClassVar[tuple[type, ...]] = (ClientQualities,)
     indicator: Indicator

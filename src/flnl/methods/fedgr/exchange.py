@@ -1,5 +1,6 @@
 """FedGR's exchange: clients send the loss of each sample, the server sends back how probably each label is right."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ WEAK_VIEW = "weak view"
 """The random stream of the view on which pseudo-labels, features and the teacher's logits are computed."""
 
 
+@stored("SentSampleLosses")
 @dataclass(frozen=True)
 class SampleLosses:
     """Sent to the server: the client's mean losses."""
@@ -82,6 +84,7 @@ class LabelSieve(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (RightLabels, RefinedLabels)
+    reports: ClassVar[tuple[type, ...]] = (SampleLosses,)
     keeps: ClassVar[tuple[type, ...]] = (MeanLosses, RefinedLabels)
     beta: Share
     confidence: Share
@@ -89,6 +92,11 @@ class LabelSieve(Exchange):
     sticky: bool
     sieve: Sieve
     stage: StageNumber
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """A number for each sample."""
+        return {SampleLosses: math.inf}
 
     def begins(self, lengths: Sequence[int]) -> int:
         """The first round of the stage that refines labels."""
@@ -139,6 +147,10 @@ class LabelSieve(Exchange):
         """The probabilities of the clients that have reported; others keep theirs."""
         losses = {k: sent.values for k, report in reports.items() if (sent := report.get(SampleLosses)) is not None}
         return LabelSieveState(state.clients, {**state.right, **self.sieve(losses)})
+
+    def own(self, state: LabelSieveState, client: int) -> LabelSieveState:
+        """How probably each label of the client is right."""
+        return LabelSieveState(state.clients, {c: right for c, right in state.right.items() if c == client})
 
     def findings(
         self, state: LabelSieveState, clients: Mapping[int, ClientState], known: Payload

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.ranges import Share
+from flnl.core.stored import stored
 
 Effect = Literal["min", "max"]
 Suspects = Literal["above", "below"]
@@ -21,6 +22,7 @@ def energies(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return temperature * torch.logsumexp(logits.double() / temperature, dim=1)
 
 
+@stored("Energies")
 @dataclass(frozen=True)
 class Energies:
     """Sent to the server once: energies of the client's samples."""

@@ -1,5 +1,6 @@
 """FedLN's exchanges: energies up, once, from which clients' weights follow; labels of neighbours, which stay."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -46,6 +47,7 @@ class NoiseAware(Exchange):
     ``below``. Energies are of images without augmentation unless ``inference_augment``, as there.
     """
 
+    reports: ClassVar[tuple[type, ...]] = (Energies,)
     knows: ClassVar[tuple[type, ...]] = (NoiseAwareWeights,)
     percentile: Annotated[float, Interval(ge=0, le=100)]
     threshold: Share
@@ -60,6 +62,11 @@ class NoiseAware(Exchange):
     def available_from(self) -> int:
         """The stage in which clients are judged."""
         return self.stage
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """Numbers for each sample."""
+        return {Energies: math.inf}
 
     def init(self, clients: int, params: Params) -> EnergyState:
         """Nobody is judged."""

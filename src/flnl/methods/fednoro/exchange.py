@@ -1,5 +1,6 @@
 """FedNoRo's exchange: clients send their mean loss on each class once, the server sends back who is noisy."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from flnl.numerics.losses import sample_losses
 from flnl.parts.client_tags import ClientTag, ClientTags
 
 
+@stored("ClassLosses")
 @dataclass(frozen=True)
 class ClassLosses:
     """Sent to the server once: the mean cross-entropy of the client's samples of each class."""
@@ -67,6 +69,7 @@ class ClientDetection(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientTag,)
+    reports: ClassVar[tuple[type, ...]] = (ClassLosses,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
     inference_augment: bool
     stage: StageNumber
@@ -75,6 +78,11 @@ class ClientDetection(Exchange):
     def available_from(self) -> int:
         """The stage before which clients are compared."""
         return self.stage
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """Which classes the client lacks, and how hard each is."""
+        return {ClassLosses: math.inf}
 
     def init(self, clients: int, params: Params) -> TagState:
         """Nobody is noisy."""

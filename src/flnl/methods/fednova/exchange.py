@@ -1,7 +1,7 @@
 """FedNova's message: the length ‖a_k‖₁ of a client's steps, counted in gradients."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 
@@ -10,8 +10,10 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative
+from flnl.core.stored import stored
 
 
+@stored("LocalSteps")
 @dataclass(frozen=True)
 class LocalSteps:
     """Sent to the server: a client's number of steps, and what they add up to."""
@@ -27,6 +29,8 @@ class StepLengths(Exchange):
     It is the way of one scalar whose gradient is 1 at every step, divided by the learning rate: τ for τ steps of plain
     SGD, more with momentum, less with a proximal term. Weight decay and clipping are part of the gradient.
     """
+
+    reports: ClassVar[tuple[type, ...]] = (LocalSteps,)
 
     momentum: Annotated[float, Interval(ge=0, lt=1)]  # that of the local optimiser
     mu: NonNegative  # that of the local objective's proximal term, μ/2 ‖θ - θ_t‖²; 0 without one

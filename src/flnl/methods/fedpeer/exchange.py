@@ -4,6 +4,7 @@ A client randomises its labels only once, before the first stage that needs them
 ε.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -27,6 +28,7 @@ from flnl.numerics.scaling import label_shares
 PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 
 
+@stored("LabelCounts")
 @dataclass(frozen=True)
 class LabelCounts:
     """Sent to the server once: the count of each class among a client's labels, randomised or not."""
@@ -34,6 +36,7 @@ class LabelCounts:
     values: Tensor  # int64 [K]
 
 
+@stored("LabelDistribution")
 @dataclass(frozen=True)
 class LabelDistribution:
     """Sent to clients: the server's estimate q of the distribution of all clients' labels."""
@@ -99,12 +102,19 @@ class LabelSharing(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (LabelDistribution,)
+    reports: ClassVar[tuple[type, ...]] = (LabelCounts,)
     keeps: ClassVar[tuple[type, ...]] = (OwnDistribution,)
     knows: ClassVar[tuple[type, ...]] = (LabelsKnown,)
     epsilon: Epsilon
     peer_dist: PeerDistribution
     projection: Projection
     stage: StageNumber
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """The counts of labels, randomised with ε or in the clear; nothing if the distribution stays on clients."""
+        spent = {"global_dp": self.epsilon, "global_true": math.inf}.get(self.peer_dist)
+        return {} if spent is None else {LabelCounts: spent}
 
     def init(self, clients: int, params: Params) -> SharedLabels:
         """No labels have been shared."""

@@ -1,5 +1,6 @@
 """FedRN's exchange: clients receive models of reliable neighbours, and choose clean samples with them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part, Setting
 from flnl.core.payload import Params, Payload
@@ -23,6 +24,7 @@ from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
 
 
+@stored("Reliability")
 @dataclass(frozen=True)
 class Reliability:
     """Sent to the server after training: what neighbours are chosen by."""
@@ -31,6 +33,7 @@ class Reliability:
     output: Tensor  # float64 [K], its logits on the noise image that all clients share
 
 
+@stored("Neighbours")
 @dataclass(frozen=True)
 class Neighbours:
     """Sent to a client: the last models of its neighbours, and how much each opinion counts."""
@@ -78,6 +81,7 @@ class ReliableNeighbours(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (Neighbours,)
+    reports: ClassVar[tuple[type, ...]] = (Reliability,)
     keeps: ClassVar[tuple[type, ...]] = (LastModel, CleanSamples)
     neighbours: Count
     alpha: Share
@@ -91,6 +95,11 @@ class ReliableNeighbours(Exchange):
     def available_from(self) -> int:
         """The stage in which clients begin to choose samples."""
         return self.stage
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """The client's model, to other clients."""
+        return {Neighbours: math.inf}
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why the neighbours' last layers cannot be trained, or models not be asked what they make of noise."""
@@ -118,6 +127,12 @@ class ReliableNeighbours(Exchange):
         others = of.clients[1:]
         models = tuple(clients[other].extras.one(LastModel).params for other in others)
         return (Neighbours(others, models, of.weights),)
+
+    def mirrors(self, result: ClientResult) -> Payload:
+        """The client's last model, which it has sent; none of a visit that has reported nothing."""
+        if result.params is None or result.reports.get(Reliability) is None:
+            return Payload()
+        return Payload(LastModel(result.params))
 
     def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         """Choose clean samples, if the client received neighbours."""

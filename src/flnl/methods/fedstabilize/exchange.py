@@ -28,6 +28,7 @@ FEWEST = 4
 """Number of clients below which nobody is noisy."""
 
 
+@stored("ClientMeanLoss")
 @dataclass(frozen=True)
 class MeanLoss:
     """Sent to the server once: the mean loss of the client's trained model on its own labels."""
@@ -72,6 +73,7 @@ class ByPrototypes(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientTag, PrototypeLabels)
+    reports: ClassVar[tuple[type, ...]] = (MeanLoss, UsedSamples)
     keeps: ClassVar[tuple[type, ...]] = (PrototypeLabels,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
     threshold: Share

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from flnl.methods.fnre.rate import WORST_CONDITION, Wrong, class_shares, expecta
 log = logging.getLogger(__name__)
 
 
+@stored("Agreement")
 @dataclass(frozen=True)
 class Agreement:
     """Sent to the server: the share of a client's labels that the received model predicts, and its predictions."""
@@ -65,6 +66,8 @@ class NoiseRates(Exchange):
 
     It only finds out: training and its draws are as without it.
     """
+
+    reports: ClassVar[tuple[type, ...]] = (Agreement,)
 
     prior: Literal["shared", "shift"]
     wrong: Wrong

@@ -18,6 +18,7 @@ from flnl.numerics.losses import sample_losses
 from flnl.numerics.scaling import quality
 
 
+@stored("GlobalLoss")
 @dataclass(frozen=True)
 class GlobalLoss:
     """Sent to the server: LL_k, the mean cross-entropy of the global model on the client's samples and labels."""
@@ -49,6 +50,7 @@ class Credibility(Exchange):
     the client's samples and labels. A client whose model has no finite loss has C_k = 0.
     """
 
+    reports: ClassVar[tuple[type, ...]] = (GlobalLoss,)
     knows: ClassVar[tuple[type, ...]] = (Credibilities,)
 
     alpha: Positive

@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.stored import stored
 
+
+@stored("GlobalCentroids")
 @dataclass(frozen=True)
 class GlobalCentroids:
     """Sent to the client from the second round on: f_G, float [C, D]; 0 for a class that nobody has had."""

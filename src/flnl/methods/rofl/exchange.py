@@ -1,5 +1,6 @@
 """RoFL's exchange: clients send their class-wise centroids after training, the server sends the global ones."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from flnl.methods.rofl.centroids import GlobalCentroids, combined
 from flnl.methods.rofl.loss import RoFL, Visit
 
 
+@stored("ClientCentroids")
 @dataclass(frozen=True)
 class ClientCentroids:
     """Sent to the server after training: the client's centroids, and its number of samples of each class."""
@@ -48,11 +50,17 @@ class ClassCentroids(Exchange):
     """The server weights each client's centroid of a class by its cosine with the global one (Yang et al. 2022)."""
 
     sends: ClassVar[tuple[type, ...]] = (GlobalCentroids,)
+    reports: ClassVar[tuple[type, ...]] = (ClientCentroids,)
     keeps: ClassVar[tuple[type, ...]] = (DoubtedSamples,)
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         """The loss term that moves the centroids."""
         return () if any(isinstance(part, RoFL) for part in stage) else ("method/local=[rofl]",)
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """How many samples of each class the client has."""
+        return {ClientCentroids: math.inf}
 
     def init(self, clients: int, params: Params) -> CentroidState:
         """No centroids."""

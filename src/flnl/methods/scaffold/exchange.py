@@ -31,6 +31,7 @@ class ControlVariate:
     values: Params  # of each parameter
 
 
+@stored("ControlVariateChange")
 @dataclass(frozen=True)
 class ControlVariateChange:
     """Sent to the server after training: ``c_k⁺ − c_k``."""
@@ -79,6 +80,7 @@ class ControlVariates(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ControlVariate, Drift)
+    reports: ClassVar[tuple[type, ...]] = (ControlVariateChange,)
     keeps: ClassVar[tuple[type, ...]] = (OwnControlVariate,)
 
     option: Literal["I", "II"]

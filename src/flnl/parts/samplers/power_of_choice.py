@@ -1,7 +1,7 @@
 """Power-of-choice: samples the candidates with the largest losses (Cho et al. 2020)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,13 @@ from flnl.core.model import Model
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveCount, PositiveShare
 from flnl.core.step import LOGITS
+from flnl.core.stored import stored
 from flnl.numerics.cohort import cohort_size
 from flnl.numerics.losses import sample_losses
 from flnl.parts.samplers.uniform import draw_clients
 
 
+@stored("MeanLoss")
 @dataclass(frozen=True)
 class MeanLoss(ClientJob[float]):
     """Job: the mean cross-entropy of the received model on the client's samples with their current labels.
@@ -48,6 +50,7 @@ class PowerOfChoice(ClientSampler):
     limited to the number of clients.
     """
 
+    asks: ClassVar[tuple[type, ...]] = (MeanLoss,)
     fraction: PositiveShare
     d: PositiveCount
     draw: Literal["samples", "uniform"]
