@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run",),
     ("sweep",),
     ("api", "audit"),
+    ("sites",),
     ("instruments",),
     ("commands",),
     (DOOR,),

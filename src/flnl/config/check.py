@@ -90,6 +90,7 @@ def faults_of(values: Mapping[str, Any]) -> str:
     faults = [fault for fault in _faults("", others, Root) if fault[0].split(".")[0] in others]
     for group, slot in _slots().groups.items():
         faults += _part(group, values[group], slot) if group in values else ()
+    faults += _method(values["method"]) if "method" in values else ()
     return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
 
 

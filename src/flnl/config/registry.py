@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -70,7 +71,14 @@ def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
 def _contents(group: str, places: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
     """The files of a group in ``folders`` and ``places``, and what each says."""
     for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
-        yield file, OmegaConf.to_container(OmegaConf.load(file))
+        about = file.stat()
+        yield file, _content(file, about.st_mtime_ns, about.st_size)
+
+
+@cache
+def _content(file: Path, changed: int, size: int) -> Any:
+    """What a file says, which was ``changed`` last at this time: hundreds are read for one method."""
+    return OmegaConf.to_container(OmegaConf.load(file))
 
 
 def _values(node: Any, key: str) -> Iterator[str]:

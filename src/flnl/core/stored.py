@@ -76,3 +76,8 @@ def class_of(name: str) -> type:
     if kind is None or not is_dataclass(kind):
         raise ValueError(f"it holds a {name!r}, which no part of this run stores")
     return kind
+
+
+def classes() -> tuple[type, ...]:
+    """The classes with a stored name that are imported."""
+    return tuple(_NAMES)

@@ -298,6 +298,14 @@ class Evaluator:
                 rows.append({"client": task.client, **row})
         return rows
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether clients' labels are here, for a table of them."""
+        return True
+
+    def finish(self, state: FederatedState) -> None:
+        """Tell clients that are elsewhere the end of the run; here is none."""
+
     def table(self, state: FederatedState) -> LabelTable:
         """The given and the final label of every sample, beside the true one if it is known.
 

@@ -239,6 +239,12 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     return path
 
 
+def oldest(folder: Path) -> int:
+    """The round of the oldest checkpoint in ``folder``, from which a run may go on; 0 if there is none."""
+    names = sorted(path.name for path in folder.glob("round_*.pt"))
+    return int(names[0][len("round_") : -len(".pt")]) if names else 0
+
+
 def forget_after(folder: Path, rounds: int) -> None:
     """Delete unfinished files, and the checkpoints after round ``rounds``, from which the run now restarts."""
     if rounds and folder.exists():

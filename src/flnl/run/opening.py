@@ -23,6 +23,7 @@ from flnl.console.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, described
 from flnl.core.inputs import WORDS, Kind
+from flnl.core.messages import Kept
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
@@ -42,6 +43,7 @@ from flnl.models.lightning_module import has_training_step, not_called
 from flnl.models.outputs import networks
 from flnl.record.run import RunRecord
 from flnl.run import checkpoint, progress
+from flnl.run.apart import ClientsApart
 from flnl.run.checkpoint import Checkpoint
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
@@ -141,16 +143,20 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         resumed = checkpoint.newest(folder.path / "checkpoints", network.device, begun.checkpoint or 0)
         if resumed is not None and resumed.executor:
             begun = replace(begun, executor=resumed.executor)
-    evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state = _state(initial, resumed, federation, network, claimed)
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
+    _refuse_states_elsewhere(state, executor)
+    if isinstance(executor, ClientsApart):
+        evaluator = executor.apart(cfg, evaluator, folder.path)
+    else:
+        evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     about = _about(cfg, overrides, claimed, evaluator, executor)
     if begun is not None:
         _tell_what_goes_on(begun, about, resumed)
     shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
-    progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
+    progress.opening([_setting(cfg, evaluator.federation), chosen, f"in {folder.path}"])
     _tell_of_conditions(cfg, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
     return Session(cfg, folder, about, evaluator, executor, state=state, initial=initial, resumed=resumed)
@@ -175,6 +181,22 @@ def _state(
     if earlier is not None and whereabouts(claimed.plain) != earlier.whereabouts:
         _refuse_other_data("its run belongs", earlier.federation, federation, claimed)
     return loop.initial_state(initial)
+
+
+def _refuse_states_elsewhere(state: FederatedState, executor: Executor) -> None:
+    """Refuse to go on with clients whose states lie elsewhere than where this ``executor`` looks for them.
+
+    Raises:
+        UserError: saying which executor goes on.
+    """
+    first = next((state.client(client) for client in state.clients), None)
+    if first is None or (first.extras.get(Kept) is not None) == isinstance(executor, ClientsApart):
+        return
+    where = "here" if first.extras.get(Kept) is None else "at their sites"
+    raise UserError(
+        f"executor={described(executor)['name']}: this run's clients have kept their states {where}; go on with the "
+        "executor that it was begun with"
+    )
 
 
 def _about(

@@ -1,0 +1,306 @@
+"""A site's end: it checks what a server asks, runs jobs on its own samples, keeps its states, and answers.
+
+A desk needs no trust in the server beyond what its policy says: jobs are those of its own method, built of its own
+classes, and what leaves is of the types that these parts declare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flnl import __version__
+from flnl.core.errors import UserError
+from flnl.core.execution import ClientJob
+from flnl.core.messages import Answered, Broadcast, ClientResult, ClientState, ClientTask, Samples
+from flnl.core.method import Stage
+from flnl.core.payload import CPU, Params, Payload
+from flnl.core.state import FederatedState, ServerState, Shelved
+from flnl.core.stored import name_of
+from flnl.data.dataset import Dataset
+from flnl.data.federation.build import Federation
+from flnl.engine.entering import entered
+from flnl.engine.jobs import Correct, Open
+from flnl.engine.local.sgd import LocalTraining
+from flnl.evaluation.evaluator import Evaluator
+from flnl.record import label_table
+from flnl.sites import messages, wire
+from flnl.sites.messages import DONE, FINISH, FINISHED, OPEN, OPENED, REFUSED, TASK, Parts, RefusedError
+from flnl.sites.policy import TRIES, Ledger, Policy, revealed
+from flnl.sites.shared import Built, built, key_of
+from flnl.sites.shelf import Entry, Shelf
+from flnl.sites.wire import WireError
+from flnl.storage import secret_file
+
+log = logging.getLogger(__name__)
+
+SECRET, LEDGER, RUNS = "secret.key", "ledger.jsonl", "runs"
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """A site's samples and labels, and nothing of any other's."""
+
+    name: str
+    dataset: Dataset  # ``train`` and ``given`` are the site's samples; it has no truth
+
+    @property
+    def samples(self) -> Samples:
+        """The samples as methods see them."""
+        assert self.dataset.given is not None, "a site's labels are given"
+        return Samples(self.dataset.train, torch.arange(len(self.dataset.train)), torch.from_numpy(self.dataset.given))
+
+    def token(self, secret: bytes) -> str:
+        """A text that is another one if samples, labels or classes are others, and tells nothing of them."""
+        digest = getattr(self.dataset.train, "digest", lambda: b"")()
+        assert self.dataset.given is not None
+        about = repr((self.dataset.classes, len(self.dataset.train))).encode()
+        return hmac.new(secret, about + digest + self.dataset.given.tobytes(), "sha256").hexdigest()[:32]
+
+    def federation(self, client: int, clients: int) -> Federation:
+        """A federation in which the site is ``client``, and the others hold nothing."""
+        assert self.dataset.given is not None
+        nobody, own = np.zeros(0, np.int64), np.arange(len(self.dataset.train))
+        return Federation(
+            dataset=self.dataset,
+            clients=tuple(own if number == client else nobody for number in range(clients)),
+            validation=nobody,
+            dropped=nobody,
+            given=torch.from_numpy(self.dataset.given),
+            truth=None,
+            nominal=None,
+            fingerprint="",
+            client_names=tuple(self.name if number == client else str(number) for number in range(clients)),
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that the server has opened."""
+
+    built: Built
+    client: int
+    clients: int
+    shelf: Shelf
+    folder: Path
+
+
+@dataclass
+class Desk:
+    """A site. ``handle`` is all that a carrier calls.
+
+    Args:
+        data: the site's samples.
+        folder: where it keeps its secret, its ledger and what it has of runs.
+        policy: what it lets out.
+        device: where it computes.
+        building: makes what it runs jobs with; desks of one process may share that.
+    """
+
+    data: SiteData
+    folder: Path
+    policy: Policy = field(default_factory=Policy)
+    device: str = "cpu"
+    building: Callable[[str, Dataset, str], Built] = built
+    _runs: dict[str, _Run] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        secret_file.made_once(self.folder / SECRET)
+        self._secret = secret_file.read(self.folder / SECRET)
+        self.ledger = Ledger(self.folder / LEDGER, self._secret)
+
+    def handle(self, parts: Parts) -> list[bytes]:
+        """The answer to a message; a refusal where the site does not do what it asks, whatever the bytes are."""
+        try:
+            return self._answer(parts)
+        except UserError as error:
+            return [_header(REFUSED, kind="refused", why=str(error))]
+        except Exception as error:  # its text may have values of samples or paths
+            log.warning("%s: a task failed", self.data.name, exc_info=True)
+            return [_header(REFUSED, kind="failed", why=type(error).__name__)]
+
+    def _answer(self, parts: Parts) -> list[bytes]:
+        kinds = {"open": OPEN, "task": TASK, "finish": FINISH}
+        of_runs = {one for run in self._runs.values() for one in _expected(run.built)}
+        header = messages.read_header(parts, kinds, of_runs)
+        if header["kind"] == "open":
+            return [self._open(header)]
+        run = self._runs.get(header["run"])
+        if run is None:
+            raise RefusedError("the server has not opened this run here")
+        if len(parts) != 2:
+            raise WireError("a message without a model")
+        params = wire.checked_model(wire.read(parts[1]), run.built.initial)
+        params = {name: tensor.to(run.built.network.device) for name, tensor in params.items()}
+        return (
+            self._finish(run, header, params) if header["kind"] == "finish" else self._work(run, header, parts, params)
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- a run
+
+    def _open(self, header: Mapping[str, Any]) -> bytes:
+        for name, ours in (("wire", wire.VERSION), ("flnl", __version__)):
+            if header[name] != ours:
+                raise RefusedError(f"the server has {name} {header[name]!s:.20}, and the site {ours}")
+        classes, run, clients = self.data.dataset.classes, header["run"], header["clients"]
+        if unknown := sorted({*classes} - {*header["classes"]}):
+            raise RefusedError(f"{len(unknown)} of the site's classes are unknown to the server")
+        if header["classes"] != classes:
+            raise RefusedError("the server has other classes than the site, or in another order")
+        if not run.isalnum() or len(run) > 100 or not 0 <= header["client"] < clients <= 10**6:
+            raise RefusedError("a run of this name, or a client of this number, there is not")
+        if key_of(header["config"], classes) != header["key"]:
+            raise RefusedError("the key is not that of the configuration")
+        made = self.building(header["config"], self.data.dataset, self.device)
+        self.policy.admit(made.method, header["key"], len(self.data.dataset.train))
+        folder = self.folder / RUNS / run
+        token, known = self.data.token(self._secret), folder / "token"
+        if known.exists() and known.read_text() != token:
+            raise RefusedError("the site's samples or labels have changed since the run began")
+        shelf = Shelf(folder, self._secret)
+        known.write_text(token)
+        self._runs[run] = _Run(made, header["client"], clients, shelf, folder)
+        versions = {"torch": str(torch.__version__), "numpy": np.__version__}
+        return _header(OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions)
+
+    # --------------------------------------------------------------------------------------------------------- a task
+
+    def _work(self, run: _Run, header: dict[str, Any], parts: Parts, params: Params) -> list[bytes]:
+        task_name = _task_name(header, parts[1])
+        if (stored := run.shelf.reply(task_name)) is not None:
+            return list(stored)
+        method, lengths, number = run.built.method, header["lengths"], header["stage"]
+        if not 1 <= number <= len(method.stages) or len(lengths) != len(method.stages) or header["round"] < 0:
+            raise RefusedError("the method has no such stage or round")
+        stage = method.stages[number - 1]
+        job, allowed = self._job(run.built, stage, header)
+        name = f"{header['job']} {header['exchange']}"
+        if len({e.task for e in run.shelf.entries if (e.round, e.job) == (header["round"], name)}) >= TRIES:
+            raise RefusedError(f"the server has asked for a job of round {header['round'] + 1} {TRIES} times before")
+        broadcast = Broadcast(header["round"], number, params, header["extras"], lengths)
+        before_stage = header["job"] == "open" and broadcast.clock.stage_round == 0
+        last = number - 1 if before_stage else number
+        kept, of_stage = run.shelf.state(header["kept"])
+        state = entered(method, kept, of_stage, last, lengths, run.built.training)
+        task = ClientTask(run.client, self.data.samples, broadcast, state, header["seed"], self._secret)
+        network = run.built.network
+        network.meter.taken()
+        outcome = job(network, task)
+        tally = network.meter.taken()
+        answer, model, after = self._outcome(outcome, task)
+        self._let_out(run, answer["reports"], allowed, task)
+        run.shelf.forget_before(header["floor"])
+        handle = run.shelf.put(after, max(last, of_stage))
+        said = _header(DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer)
+        reply = [said, *([] if model is None else [wire.written(_on_cpu(model))])]
+        run.shelf.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
+        return reply
+
+    def _job(self, made: Built, stage: Stage, header: Mapping[str, Any]) -> tuple[ClientJob[Any], Sequence[type]]:
+        """The job of the site's own method that the header names, and the types that may leave with its answer."""
+        broadcast = Broadcast(header["round"], header["stage"], {}, lengths=header["lengths"])
+        clock = broadcast.clock
+        match header["job"]:
+            case "train":
+                training = made.training.at(
+                    clock.round,
+                    stage.train,
+                    clock.stage_round,
+                    rounds=sum(clock.lengths),
+                    stage_rounds=clock.lengths[stage.number - 1],
+                )
+                job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange, made.observe)
+                return job, [kind for exchange in stage.exchange.values() for kind in exchange.reports]
+            case "correct" if stage.correct is not None:
+                return Correct(stage.correct.corrector, stage.correct.rule), stage.correct.corrector.reports
+            case "open" if (exchange := stage.exchange.get(header["exchange"])) is not None:
+                asked = exchange.before_round(exchange.init(1, made.initial), clock)
+                if asked is not None:
+                    return Open(header["exchange"], asked), exchange.reports
+            case "ask" if type(header["ask"]) in stage.sampler.asks:
+                return header["ask"], ()
+        raise RefusedError("the method asks no such job in this round")
+
+    def _outcome(self, outcome: Any, task: ClientTask) -> tuple[dict[str, Any], Params | None, ClientState]:
+        """What of a job's outcome goes into the answer, the trained model, and what the site keeps."""
+        nothing: dict[str, Any] = {
+            **{"reports": Payload(), "num_samples": len(task.samples), "loss": 0.0, "steps": 0, "finite": True},
+            **dict.fromkeys(("moved", "relabelled", "changed", "outcome")),
+        }
+        if isinstance(outcome, ClientResult):
+            told = {"reports": outcome.reports, "loss": outcome.loss, "steps": outcome.steps, "finite": outcome.finite}
+            moved = None if outcome.observation is None else outcome.observation.moved
+            return {**nothing, **told, "moved": moved}, outcome.params, outcome.state
+        if not isinstance(outcome, Answered):
+            return {**nothing, "outcome": float(outcome)}, None, task.state
+        counts: dict[str, Any] = {}
+        if outcome.state.labels is not None and self.policy.counts:
+            held = outcome.state.held(task.samples.given)
+            counts["relabelled"] = int((held != task.labels).sum())
+            counts["changed"] = int((held != task.samples.given).sum())
+        return {**nothing, "reports": outcome.reports, **counts}, None, outcome.state
+
+    def _let_out(self, run: _Run, reports: Payload, allowed: Iterable[type], task: ClientTask) -> None:
+        """Check that what is about to leave may, and write it down."""
+        kinds = [type(value) for value in reports]
+        if (other := next((kind for kind in kinds if kind not in allowed), None)) is not None:
+            raise RefusedError(f"the method would send {other.__name__}, which its part does not declare in reports")
+        labels, costs = task.labels.numpy().astype("<i8").tobytes(), revealed(run.built.method)
+        self.ledger.release(run.folder.name, kinds, costs, labels, self.policy.max_epsilon)
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def _finish(self, run: _Run, header: Mapping[str, Any], params: Params) -> list[bytes]:
+        """Write what the site gets out of the run: ``labels.csv``, with its own names of samples."""
+        state, _ = run.shelf.state(header["kept"])
+        method = run.built.method
+        evaluator = Evaluator(self.data.federation(run.client, run.clients), run.built.network, method)
+        clients = Shelved({} if state.empty else {run.client: state})
+        table = evaluator.table(FederatedState(header["round"], ServerState(params, dict(header["own"])), clients))
+        table.save(run.folder / label_table.NAME)
+        counts = dict.fromkeys(("flagged", "changed"))
+        if self.policy.counts and table.flagged is not None:
+            changed = sum(one != other for one, other in zip(table.given, table.final, strict=True))
+            counts = {"flagged": int(sum(table.flagged)), "changed": changed}
+        return [_header(FINISHED, kind="finished", **counts)]
+
+
+def _header(fields: Mapping[str, Any], **values: Any) -> bytes:
+    assert values.keys() == fields.keys(), "a message has the fields of its kind"
+    return wire.written(values)
+
+
+def _expected(made: Built) -> set[type]:
+    """The classes that a server's messages may hold: what exchanges send, what samplers ask, states for findings."""
+    method = made.method
+    sent = {kind for exchange in method.exchange.values() for kind in exchange.sends}
+    asked = {kind for stage in method.stages for kind in stage.sampler.asks}
+    told = {type(e.init(1, made.initial)) for e in method.exchange.values() if e.overrides("own")}
+    return {kind for kind in sent | asked | told if _is_stored(kind)}
+
+
+def _is_stored(kind: type) -> bool:
+    try:
+        name_of(kind)
+    except TypeError:
+        return False
+    return True
+
+
+def _task_name(header: Mapping[str, Any], model: bytes) -> str:
+    """A name of a task that tells it from all others; where a server may begin again is no part of it."""
+    asked = wire.written({key: value for key, value in header.items() if key != "floor"})
+    return hashlib.sha256(hashlib.sha256(asked).digest() + hashlib.sha256(model).digest()).hexdigest()[:32]
+
+
+def _on_cpu(params: Params) -> Params:
+    return {name: tensor.to(CPU) for name, tensor in params.items()}

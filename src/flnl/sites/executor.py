@@ -1,0 +1,174 @@
+"""``executor=sites``: clients are sites in this process, and the server has none of their samples and labels."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from annotated_types import Ge
+from omegaconf import DictConfig
+
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.core.execution import Block, ClientJob
+from flnl.core.messages import ClientTask
+from flnl.core.ranges import PathText, PositiveCount
+from flnl.core.tally import Tally
+from flnl.data.dataset import Dataset
+from flnl.data.federation.build import Federation
+from flnl.data.federation.elsewhere import without_samples
+from flnl.engine.network import Network
+from flnl.evaluation.evaluator import Evaluator
+from flnl.run import progress
+from flnl.run.apart import ClientsApart
+from flnl.sites.carrier import Loopback
+from flnl.sites.desk import Desk, SiteData
+from flnl.sites.evaluator import SiteEvaluator
+from flnl.sites.link import Link
+from flnl.sites.policy import Policy
+from flnl.sites.shared import Built, built, shared
+from flnl.sites.traffic import leaving
+from flnl.storage.atomic import write_atomically
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+FOLDER, NAMED = "sites", "sites.run"
+"""In a run's folder: where its sites are, and its name among them."""
+
+
+@dataclass(frozen=True)
+class Sites(ClientsApart):
+    """Each client is a site: a desk with its own samples alone, a folder and a secret of its own, and a policy."""
+
+    network: Network
+    allow: list[str]
+    max_epsilon: Annotated[float, Ge(0)] | None
+    least_samples: PositiveCount
+    folder: PathText | None
+    _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
+
+    def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> Evaluator:
+        """Give each site its samples, and open the run at all of them."""
+        federation, method, network = evaluator.federation, evaluator.method, self.network
+        base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
+        policy = Policy(tuple(self.allow), self.max_epsilon, self.least_samples)
+        building, device = _Building(), str(network.device)
+        desks = {
+            federation.called(client): Desk(site_data(federation, client), base / str(client), policy, device, building)
+            for client in federation.with_data
+        }
+        link = Link(
+            Loopback(desks),
+            {client: federation.called(client) for client in federation.with_data},
+            federation.sizes,
+            method,
+            _name_of(folder),
+            shared(compose.resolved(cfg), federation.dataset),
+            federation.dataset.classes,
+            folder,
+        )
+        link.open()
+        self._links[:] = [link]
+        lines = leaving(method)
+        progress.opening(
+            [
+                f"sites: {len(desks)} in this process, each with its own samples alone; the server has none",
+                f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if lines else ''}",
+                *(f"  {line}" for line in lines),
+            ]
+        )
+        if len(federation.validation):
+            progress.opening(
+                ["note: samples held out by eval.validation stay at their sites, and models are not scored on them"]
+            )
+        return SiteEvaluator(
+            federation=without_samples(federation), network=network, method=method, told=link.told, end=link.finish
+        )
+
+    @property
+    def link(self) -> Link:
+        """The run at its sites."""
+        assert self._links, "the run was opened"
+        return self._links[0]
+
+    def map(
+        self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
+    ) -> Iterator[Block[V, T]]:
+        """Blocks in order, of what the sites have answered."""
+        return self.link.map(job, tasks, reduce)
+
+    def passed(self) -> Tally:
+        """The samples that have passed the server's network and the sites' since the last call."""
+        here, there = self.network.meter.taken(), self.link.tally
+        self.link.tally = Tally()
+        return Tally(here.trained + there.trained, here.scored + there.scored)
+
+    def close(self) -> None:
+        """Write what has crossed."""
+        for link in self._links:
+            link.close()
+
+    def settings(self) -> dict[str, Any]:
+        """The sites' policy."""
+        return {
+            "allow": list(self.allow),
+            "max_epsilon": self.max_epsilon,
+            "least_samples": self.least_samples,
+            "folder": self.folder,
+        }
+
+
+def _name_of(run: Path) -> str:
+    """The name under which sites know a run, wherever its folder is: random, and made once."""
+    path = run / NAMED
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(16).encode())
+    return path.read_text()
+
+
+class _Building:
+    """Builds what desks run jobs with, once for all desks of a process."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Built] = {}
+
+    def __call__(self, text: str, dataset: Dataset, device: str) -> Built:
+        if text not in self._made:
+            self._made[text] = built(text, dataset, device)
+        return self._made[text]
+
+
+def site_data(federation: Federation, client: int) -> SiteData:
+    """What one client of a simulated federation would have at its site: copies of its own samples, without the truth.
+
+    Raises:
+        UserError: if the data set's images cannot be divided.
+    """
+    data, index = federation.dataset, federation.clients[client]
+    take = getattr(data.train, "take", None)
+    if take is None:
+        raise UserError(f"executor=sites: the samples of {data.name} cannot be divided: they have no take(index)")
+    names = index.tolist() if data.ids is None else [data.ids[i] for i in index.tolist()]
+    nobody = np.zeros(0, np.int64)
+    own = replace(
+        data,
+        train=take(index),
+        given=federation.given[index].numpy(),
+        truth=None,
+        test=take(nobody),
+        test_labels=nobody,
+        clients=None,
+        client_names=None,
+        test_clients=None,
+        votes=None,
+        texts=None if data.texts is None else [data.texts[i] for i in index.tolist()],
+        ids=[str(name) for name in names],
+        fingerprint="",
+        names_fingerprint=None,
+    )
+    return SiteData(federation.called(client), own)

@@ -1,0 +1,91 @@
+"""The messages between a server and a site, and what each must hold: a header and, in a part of its own, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from flnl.core.errors import UserError
+from flnl.core.payload import Payload
+from flnl.sites import wire
+from flnl.sites.wire import WireError
+
+Parts = Sequence[bytes]
+"""A message: frames, of which the first is the header."""
+
+OPEN = {
+    "kind": str,
+    "wire": int,
+    "flnl": str,
+    "run": str,  # letters and digits that name the run
+    "key": str,  # of what the site is to do
+    "config": str,  # what that is, as JSON
+    "classes": tuple[str, ...],
+    "client": int,
+    "clients": int,
+}
+"""The server opens a run."""
+
+TASK = {
+    "kind": str,
+    "run": str,
+    "job": str,  # train, correct, open or ask
+    "exchange": str,  # of the job open: whose
+    "ask": Any,  # of the job ask: the job
+    "round": int,
+    "stage": int,
+    "lengths": tuple[int, ...],
+    "seed": int,
+    "extras": Payload,
+    "kept": str,  # handle of the client's state; empty if it keeps nothing
+    "floor": int,  # the earliest round that the server may begin with again
+}
+"""The server has a job; the model that clients receive is the second part."""
+
+FINISH = {"kind": str, "run": str, "round": int, "own": dict[str, Any], "kept": str}
+"""The run is over for now; the evaluated model is the second part."""
+
+REFUSED = {"kind": str, "why": str}
+"""A site does not do what it was asked (``refused``), or could not (``failed``)."""
+
+OPENED = {"kind": str, "size": int, "token": str, "versions": dict[str, str]}
+"""A site is ready. ``token`` is another one if its samples or labels are others."""
+
+DONE = {
+    "kind": str,
+    "reports": Payload,
+    "kept": str,
+    "trained": int,  # samples that passed networks
+    "scored": int,
+    "num_samples": int,
+    "loss": float,
+    "steps": int,
+    "finite": bool,
+    "moved": float | None,
+    "relabelled": int | None,  # by a correction; None if it was none, or the site keeps that to itself
+    "changed": int | None,  # labels that are not the given ones
+    "outcome": float | None,  # of the job ask
+}
+"""A site has done a job; of training, the trained model is the second part."""
+
+FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
+"""A site has written what it gets out of a run."""
+
+
+class RefusedError(UserError):
+    """A site does not do what it was asked. The message has no path and no value of its data."""
+
+
+def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collection[type] = ()) -> dict[str, Any]:
+    """The header of a message of one of these ``kinds``, by name; it may hold values of the ``expected`` classes.
+
+    Raises:
+        WireError: if it is something else.
+    """
+    if not parts:
+        raise WireError("a message without parts")
+    header = wire.read(parts[0], expected)
+    kind = header.get("kind") if isinstance(header, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise WireError("a message of a kind that is not expected here")
+    return wire.checked_fields(header, kinds[kind])

@@ -1,0 +1,105 @@
+"""What a site lets out: which types of message, how often, and how much of its labels' privacy."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flnl.core.method import Method
+from flnl.core.stored import name_of
+from flnl.sites.messages import RefusedError
+from flnl.storage.atomic import write_atomically
+
+TRIES = 3
+"""How often a job of one round may be asked for with other contents, as by a server that begins the round anew."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules of a site."""
+
+    allow: Collection[str] = ()  # types that ``Exchange.reveals`` names and that may leave
+    max_epsilon: float | None = None  # sum over all releases of labels, of all runs; None for no limit
+    least_samples: int = 1  # with fewer the site takes no part
+    approve: str = "any"  # the key of the run that was approved, or any
+    counts: bool = True  # whether the numbers of changed labels may leave
+
+    def admit(self, method: Method, key: str, samples: int) -> None:
+        """Let a run begin.
+
+        Raises:
+            RefusedError: saying what would have to be allowed.
+        """
+        if self.approve not in ("any", key):
+            raise RefusedError(f"this run is not approved; its key is {key}")
+        if samples < self.least_samples:
+            raise RefusedError(f"the site takes part with {self.least_samples} samples at least, and has fewer")
+        for kind, epsilon in revealed(method).items():
+            name = name_of(kind)
+            if math.isinf(epsilon) and name not in self.allow:
+                raise RefusedError(f"{method.name} sends {name}, which the site has not allowed: allow=[{name}]")
+
+
+def revealed(method: Method) -> dict[type, float]:
+    """The types of a method that only leave a site if they are allowed, or that cost ε, which is the value."""
+    return {kind: epsilon for exchange in method.exchange.values() for kind, epsilon in exchange.reveals.items()}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A line of a ledger."""
+
+    run: str
+    type: str
+    epsilon: float | None  # None: in the clear
+    draw: str  # the same text for the same draw; it tells nothing of the labels
+
+
+class Ledger:
+    """The releases of a site's label information, in a file of JSON lines; a draw that is repeated costs nothing."""
+
+    def __init__(self, path: Path, secret: bytes) -> None:
+        self._path, self._secret = path, secret
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.releases = [Release(**json.loads(line)) for line in lines]
+
+    @property
+    def spent(self) -> float:
+        """The sum of ε over different draws; what was released in the clear is not in it."""
+        return sum({one.draw: one.epsilon or 0.0 for one in self.releases}.values())
+
+    def release(
+        self, run: str, kinds: Iterable[type], costs: Mapping[type, float], labels: bytes, most: float | None
+    ) -> None:
+        """Record that values of these ``kinds`` leave, before they do.
+
+        Args:
+            run: the run.
+            kinds: types that leave.
+            costs: the ε of those that have one, infinite in the clear; others are not recorded.
+            labels: the labels that they are about.
+            most: the largest sum of ε; None for no limit.
+
+        Raises:
+            RefusedError: if the sum would be larger.
+        """
+        new: list[Release] = []
+        for kind in kinds:
+            if kind not in costs:
+                continue
+            name, epsilon = name_of(kind), None if math.isinf(costs[kind]) else costs[kind]
+            about = f"{name} {epsilon!r}\n".encode() + labels
+            draw = hmac.new(self._secret, about, "sha256").hexdigest()[:32]
+            new.append(Release(run, name, epsilon, draw))
+        new = [one for one in new if one not in self.releases]
+        known = {one.draw for one in self.releases}
+        after = self.spent + sum(one.epsilon or 0.0 for one in new if one.draw not in known)
+        if most is not None and after > most:
+            raise RefusedError(f"the labels' ε would add up to {after:g}, and the site allows {most:g}")
+        if new:
+            self.releases += new
+            write_atomically(self._path, "".join(json.dumps(asdict(one)) + "\n" for one in self.releases).encode())

@@ -1,0 +1,88 @@
+"""The part of a configuration that a site needs of a server, and what a site builds of it with its own classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.config import compose, registry
+from flnl.config.check import faults_of
+from flnl.config.schema import METHOD
+from flnl.core.errors import UserError
+from flnl.core.method import Method, assemble
+from flnl.core.payload import Params
+from flnl.core.training import Training
+from flnl.data.dataset import Dataset
+from flnl.data.preparations import described
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
+from flnl.run.opening import initial_network
+
+VALUES = ("seed", "precision", "threads", "memory_format")
+SOURCE = "the server's configuration"
+
+
+def shared(plain: Mapping[str, Any], dataset: Dataset) -> str:
+    """What sites need of a resolved configuration, as JSON with stored names: no place, and nothing of any sample."""
+    values: dict[str, Any] = {name: plain[name] for name in (*VALUES, "train", "model")}
+    values["method"] = {key: value for key, value in plain["method"].items() if key in METHOD}
+    values["observe"] = plain["eval"]["cohort"]
+    return json.dumps(registry.named(values) | {"inputs": _inputs(dataset)})  # stages have an order
+
+
+def _inputs(dataset: Dataset) -> dict[str, Any]:
+    """What the network is fed with: shape and preparation of a sample."""
+    return {"shape": list(dataset.train.shape), "preparation": described(dataset.transform)}
+
+
+def key_of(text: str, classes: tuple[str, ...]) -> str:
+    """The key of what a site is to do: sha256 of the text that ``shared`` gives, and of the classes."""
+    return hashlib.sha256(json.dumps([text, classes]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a site runs jobs with. It holds nothing of any sample, so desks of one process may share it."""
+
+    method: Method
+    training: Training
+    network: Network
+    initial: Params
+    observe: bool
+
+
+def built(text: str, dataset: Dataset, device: str) -> Built:
+    """What a site builds of a server's configuration, with the classes that its own installation names.
+
+    Args:
+        text: as ``shared`` gives it.
+        dataset: the site's, whose samples must be as the configuration says.
+        device: where the site computes.
+
+    Raises:
+        UserError: naming what is unknown here, wrong or different.
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"{SOURCE} is no JSON") from None
+    expected = {*VALUES, "train", "model", "method", "observe", "inputs"}
+    if not isinstance(given, dict) or given.keys() != expected:
+        raise UserError(f"{SOURCE} has other keys than {', '.join(sorted(expected))}")
+    if given["inputs"] != json.loads(json.dumps(_inputs(dataset))):
+        raise UserError(f"{SOURCE} is for samples of another size or preparation than those here")
+    values = {name: given[name] for name in VALUES}
+    values["train"] = registry.restored_training(given["train"], SOURCE)
+    values["model"] = registry.restored("model", given["model"], SOURCE)
+    method = registry.restored_method(given["method"], SOURCE)
+    if faults := faults_of({**values, "method": method}):
+        raise UserError(f"{SOURCE}: {faults}")
+    cfg: DictConfig = OmegaConf.create({**values, "method": method})
+    parts = assemble(compose.build(cfg.method), registry.option_of)
+    network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
+    return Built(parts, compose.training(cfg), network, initial, given["observe"] is True)

@@ -1,0 +1,93 @@
+"""What crosses between a server and its sites, by type of message."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flnl.core.method import Method
+from flnl.core.payload import size_in_bytes
+from flnl.core.stored import name_of
+from flnl.sites.policy import revealed
+from flnl.storage.atomic import write_atomically
+
+NAME = "crossed.csv"
+"""The table of a run, in its folder."""
+COLUMNS = ("direction", "what", "messages", "bytes")
+MODEL, LAST_MODEL, FRAMES = "model", "last model", "frames"
+"""Rows that are no types of message: models, those sent at the end, which no run counts, and all that was handed to the
+carrier, with headers."""
+
+
+@dataclass
+class Traffic:
+    """Messages and bytes by direction (``down`` to sites, ``up`` from them) and type."""
+
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @classmethod
+    def read(cls, path: Path) -> Traffic:
+        """What an earlier process has written; nothing if there is no such file."""
+        found = cls()
+        rows = csv.DictReader(io.StringIO(path.read_text())) if path.exists() else ()
+        for row in rows:
+            found.messages[row["direction"], row["what"]] = int(row["messages"])
+            found.bytes[row["direction"], row["what"]] = int(row["bytes"])
+        return found
+
+    def crossed(self, direction: str, what: str, size: int) -> None:
+        """Count a value, or frames."""
+        self.messages[direction, what] += 1
+        self.bytes[direction, what] += size
+
+    def payload(self, direction: str, values: Iterable[Any]) -> None:
+        """Count the values of a payload."""
+        for value in values:
+            self.crossed(direction, name_of(type(value)), size_in_bytes(value))
+
+    def rows(self) -> list[tuple[str, str, int, int]]:
+        """Direction, what, messages and bytes; by direction, the largest first, frames last."""
+        order = sorted(self.messages, key=lambda key: (key[0], key[1] == FRAMES, -self.bytes[key], key[1]))
+        return [(*key, self.messages[key], self.bytes[key]) for key in order]
+
+    def save(self, path: Path) -> None:
+        """Write the table."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([COLUMNS, *self.rows()])
+        write_atomically(path, text.getvalue().encode())
+
+
+def leaving(method: Method) -> list[str]:
+    """What leaves a site with this method besides its model and numbers of samples and steps, a line each."""
+    found: dict[type, str] = {}
+    for name, exchange in method.exchange.items():
+        of = [stage.name for stage in method.stages if name in stage.exchange]
+        found |= {kind: f"in {_and(of)}" for kind in exchange.reports if of}
+    if method.corrector is not None:
+        stages = _and(stage.name for stage in method.stages if stage.correct is not None)
+        found |= dict.fromkeys(method.corrector.reports, f"after a correction in {stages}")
+    lines = [f"{name_of(kind)} {when}{_meaning(kind)}" for kind, when in found.items()]
+    asked = {kind for stage in method.stages for kind in stage.sampler.asks}
+    return lines + [f"the outcome of {name_of(kind)}" for kind in asked]
+
+
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(names)
+
+
+def _meaning(kind: type) -> str:
+    """The first sentence of a type's docstring."""
+    text = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+    return f": {text.removeprefix('Sent to the server ').removeprefix('Sent to the server: ')}" if text else ""
+
+
+def needed(method: Method) -> list[str]:
+    """The names of types that the sites must allow."""
+    return sorted(name_of(kind) for kind, epsilon in revealed(method).items() if epsilon == float("inf"))

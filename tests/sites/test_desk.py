@@ -1,0 +1,382 @@
+"""What a site refuses, what it keeps and answers again, and what the server makes of answers that are none."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flnl.core.errors import UserError
+from flnl.core.messages import ClientState
+from flnl.core.state import RoundResult
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.loop import NonFiniteError
+from flnl.sites import wire
+from flnl.sites.desk import Desk, SiteData
+from flnl.sites.executor import Sites
+from flnl.sites.link import Link
+from flnl.sites.messages import Parts
+from flnl.sites.policy import Policy
+from flnl.sites.shelf import Entry, Shelf
+from tests.properties.runs import Assembled, assembled, difference, run
+from tests.registry import TINY
+from tests.sites.test_wire import mutated
+
+WORDS = (*(word for word in TINY if not word.startswith("executor=")), "executor=sites", "method=fedprox", "rounds=2")
+FEDNORO = ("method=fednoro", "max_rounds=1", "executor.allow=[ClassLosses]")
+
+
+@dataclass
+class Recording:
+    """A carrier that notes what it carries, and may change answers."""
+
+    inner: Any
+    changed: Callable[[int, Parts], Parts] = lambda number, parts: parts
+    down: list[Parts] = field(default_factory=list)
+    up: list[Parts] = field(default_factory=list)
+
+    def nodes(self) -> Sequence[str]:
+        return self.inner.nodes()  # type: ignore[no-any-return]
+
+    def push(self, to: str, parts: Parts, ttl: float) -> str:
+        self.down.append(parts)
+        return self.inner.push(to, parts, ttl)  # type: ignore[no-any-return]
+
+    def pull(self, ids: Sequence[str]) -> Mapping[str, Parts]:
+        answers: Mapping[str, Parts] = self.inner.pull(ids)
+        self.up += answers.values()
+        return {number: self.changed(len(self.up), parts) for number, parts in answers.items()}
+
+
+def link_of(parts: Assembled) -> Link:
+    assert isinstance(parts.executor, Sites)
+    return parts.executor.link
+
+
+def recorded(parts: Assembled, changed: Callable[[int, Parts], Parts] = lambda number, parts: parts) -> Recording:
+    """What has been carried from now on."""
+    link = link_of(parts)
+    link.carrier = Recording(link.carrier, changed)
+    return link.carrier
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Parts, Parts]:
+    """A desk with a run, and the messages that opened it and gave it its first task."""
+    with assembled(WORDS, tmp_path_factory.mktemp("site") / "run") as parts:
+        carrier = recorded(parts)
+        link_of(parts).open()
+        next(parts.rounds())
+        desks = {wire.read(sent[0])["client"]: sent for sent in carrier.down if len(sent) == 1}
+        first = next(sent for sent in carrier.down if len(sent) == 2)
+        client = next(number for number, sent in enumerate(carrier.down[8:]) if sent is first)
+        assert client == 0
+        to = sorted(int(path.parents[2].name) for path in (parts_folder(parts)).glob("sites/*/runs/*/replies"))[0]
+        return carrier.inner.desks[str(to)], desks[to], first
+
+
+def parts_folder(parts: Assembled) -> Path:
+    return link_of(parts).folder
+
+
+def changed(parts: Parts, **values: Any) -> Parts:
+    """A message with other values in its header."""
+    return [wire.written({**wire.read(parts[0]), **values}), *parts[1:]]
+
+
+def said(desk: Desk, parts: Parts) -> dict[str, Any]:
+    """The header of a desk's answer."""
+    return wire.read(desk.handle(parts)[0])  # type: ignore[no-any-return]
+
+
+def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Parts:
+    """An opening message with another configuration, and the key that belongs to it."""
+    from flnl.sites.shared import key_of
+
+    header = wire.read(parts[0])
+    config = json.loads(header["config"])
+    change(config)
+    text = json.dumps(config)
+    return changed(parts, config=text, key=key_of(text, header["classes"]))
+
+
+# ------------------------------------------------------------------------------------------------------------- opening
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"wire": 2}, "server has wire 2, and the site 1"),
+        ({"flnl": "0.1.0"}, "server has flnl 0.1.0"),
+        ({"key": "0" * 64}, "not that of the configuration"),
+        ({"classes": ("0", "1")}, "8 of the site's classes are unknown"),
+        ({"classes": tuple("9876543210")}, "in another order"),
+        ({"run": "../other"}, "this name"),
+        ({"client": 8}, "this number"),
+        ({"client": "8"}, "another type"),
+        ({"kind": "secret"}, "kind that is not expected"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_not_opened(
+    site: tuple[Desk, Parts, Parts], values: dict[str, Any], told: str
+) -> None:
+    answer = said(site[0], changed(site[1], **values))
+    assert answer["kind"] == "refused"
+    assert told in answer["why"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda config: config["method"]["batch"].update(_target_="nowhere.Part"),
+            "'nowhere.Part', which no configuration",
+        ),
+        (lambda config: config["method"]["aggregator"].update(_target_="Plain"), "cannot stand there"),
+        (lambda config: config["method"]["local"]["fedprox"].update(mu=-1), "mu=-1"),
+        (lambda config: config["method"]["local"]["fedprox"].update(mu="${oc.env:HOME}"), "interpolations are for"),
+        (lambda config: config["train"].update(lr="fast"), "train.lr=fast"),
+        (lambda config: config["model"].update(_target_="os.system"), "'os.system', which no configuration"),
+        (lambda config: config["inputs"].update(shape=[3, 8, 8]), "samples of another size"),
+        (lambda config: config.update(more=1), "other keys"),
+    ],
+)
+def test_a_configuration_is_checked_where_it_is_used(
+    site: tuple[Desk, Parts, Parts], change: Callable[[dict[str, Any]], object], told: str, tmp_path: Path
+) -> None:
+    """A site's own desk: the one of the module has built the run already."""
+    answer = said(Desk(site[0].data, tmp_path), other_config(site[1], change))
+    assert answer["kind"] == "refused"
+    assert told in answer["why"]
+
+
+def test_a_run_must_be_approved_where_the_site_wants_that(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+    key = wire.read(site[1][0])["key"]
+    answer = said(Desk(site[0].data, tmp_path, Policy(approve="another key")), site[1])
+    assert answer["why"] == f"this run is not approved; its key is {key}"
+    assert said(Desk(site[0].data, tmp_path, Policy(approve=key)), site[1])["kind"] == "opened"
+
+
+def test_a_site_of_few_samples_takes_no_part(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="site 0 refused: the site takes part with 50 samples at least"):
+        run(WORDS, tmp_path / "run", "executor.least_samples=50")
+
+
+def test_what_tells_of_labels_leaves_only_if_it_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"site 0 refused: fednoro sends ClassLosses, .*allow=\[ClassLosses\]"):
+        run([*WORDS[:-2], *FEDNORO[:-1]], tmp_path / "run")
+    run([*WORDS[:-2], *FEDNORO], tmp_path / "other")
+
+
+def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[Desk, Parts, Parts]) -> None:
+    given = site[0].data.dataset.given
+    assert given is not None
+    other = SiteData(site[0].data.name, replace(site[0].data.dataset, given=np.roll(given, 1)))
+    assert "have changed since the run began" in said(Desk(other, site[0].folder), site[1])["why"]
+    assert said(Desk(site[0].data, site[0].folder), site[1])["kind"] == "opened"
+
+
+# --------------------------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"run": "other"}, "has not opened this run"),
+        ({"job": "read"}, "asks no such job"),
+        ({"job": "correct"}, "asks no such job"),
+        ({"job": "open", "exchange": "lid"}, "asks no such job"),
+        ({"job": "ask", "ask": 1}, "asks no such job"),
+        ({"stage": 2}, "no such stage"),
+        ({"lengths": (1, 2)}, "no such stage"),
+        ({"round": -1}, "no such stage or round"),
+        ({"kept": "0" * 32}, "which the server names, is not here"),
+        ({"kept": "../../../secret.key"}, "which the server names, is not here"),
+        ({"seed": "1"}, "another type"),
+    ],
+)
+def test_a_task_that_is_none_is_not_done(site: tuple[Desk, Parts, Parts], values: dict[str, Any], told: str) -> None:
+    answer = said(site[0], changed(site[2], **values))
+    assert answer["kind"] == "refused"
+    assert told in answer["why"]
+
+
+def test_a_site_has_an_answer_to_whatever_bytes(site: tuple[Desk, Parts, Parts]) -> None:
+    rng, kinds = np.random.default_rng(5), set()
+    for number in range(400):
+        broken = list(site[1 + number % 2])
+        part = int(rng.integers(0, len(broken)))
+        broken[part] = mutated(broken[part], rng)
+        kinds.add(said(site[0], broken)["kind"])
+    assert "refused" in kinds
+
+
+def test_a_job_is_asked_for_a_few_times_only(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+    """Each time with another model: the same message is answered from what is stored."""
+    desk = Desk(site[0].data, tmp_path)
+    desk.handle(site[1])
+    model = wire.read(site[2][1])
+    kinds = []
+    for number in range(4):
+        other = wire.written({name: tensor + number for name, tensor in model.items()})
+        kinds += [said(desk, [site[2][0], other])["kind"] for _ in range(2)]
+    assert kinds == [*["done"] * 6, "refused", "refused"]
+
+
+def test_a_task_that_is_asked_again_is_answered_without_training(
+    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a desk that was started anew, and where the server may begin again does not matter."""
+    trained = []
+    before = LocalTraining.__call__
+    monkeypatch.setattr(LocalTraining, "__call__", lambda *args: trained.append(1) or before(*args))
+    desk = Desk(site[0].data, tmp_path)
+    desk.handle(site[1])
+    first = desk.handle(site[2])
+    again = Desk(site[0].data, tmp_path)
+    again.handle(site[1])
+    assert again.handle(changed(site[2], floor=0)) == first == desk.handle(site[2])
+    assert len(trained) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- the shelf
+
+
+def test_a_handle_tells_nothing_of_the_state(tmp_path: Path) -> None:
+    """Another secret gives another handle; it is no digest that a guess could be compared with."""
+    state = ClientState(labels=torch.tensor([1, 2, 3]))
+    handles = {Shelf(tmp_path / name, name.encode() * 32).put(state, 1) for name in "ab"}
+    assert len(handles) == 2
+    data = wire.written((1, state))
+    assert not {hashlib.new(name, data).hexdigest()[:32] for name in ("sha256", "md5", "sha1")} & handles
+
+
+def test_a_shelf_keeps_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
+    """Of each round before the floor but the last, nothing; that one's state before and after it."""
+    shelf = Shelf(tmp_path, b"s" * 32)
+    handles = [shelf.put(ClientState(labels=torch.tensor([number])), 1) for number in range(6)]
+    for number in range(5):
+        shelf.answered(Entry(number, "train ", f"task{number}", handles[number], handles[number + 1]), [b"answer"])
+    shelf.forget_before(3)
+    assert {path.name for path in (tmp_path / "states").iterdir()} == {*handles[2:]}
+    assert {path.name for path in (tmp_path / "replies").iterdir()} == {"task2", "task3", "task4"}
+    assert [entry.round for entry in Shelf(tmp_path, b"s" * 32).entries] == [2, 3, 4]
+
+
+def test_sites_do_not_keep_every_round(tmp_path: Path) -> None:
+    words = [
+        *WORDS[:-1],
+        "rounds=6",
+        "fraction=1.0",
+        "checkpoint.every=1",
+        "train.keep_momentum=true",
+        "train.momentum=0.5",
+    ]
+    folder = run(words, tmp_path / "run").folder
+    assert len([*folder.glob("sites/0/runs/*/replies/*")]) == 3  # of the checkpoints after rounds 4 and 5
+    assert len([*folder.glob("sites/0/runs/*/states/*")]) == 4
+
+
+def test_a_site_that_is_a_round_ahead_does_nothing_special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes on with its last but one checkpoint has the bits of one that was never killed."""
+    words = [*WORDS, "train.keep_momentum=true", "train.momentum=0.5", "checkpoint.every=1"]
+    whole = run([*words, "rounds=3"], tmp_path / "whole")
+    broken = run([*words, "rounds=3"], tmp_path / "broken", "max_rounds=2")
+    (broken.folder / "checkpoints" / "round_00000002.pt").unlink()
+    trained = []
+    before = LocalTraining.__call__
+    monkeypatch.setattr(LocalTraining, "__call__", lambda *args: trained.append(1) or before(*args))
+    gone_on = run([*words, "rounds=3"], tmp_path / "broken", "resume=true")
+    assert difference(gone_on.state.server, whole.state.server) is None
+    assert gone_on.state.counters == whole.state.counters
+    assert len(trained) == 6  # of the third round alone
+
+
+def test_a_state_that_is_lost_ends_the_run_with_the_sites_name(tmp_path: Path) -> None:
+    words = [*WORDS, "train.keep_momentum=true", "train.momentum=0.5", "fraction=1.0"]
+    broken = run(words, tmp_path / "run", "max_rounds=1")
+    for path in broken.folder.glob("sites/3/runs/*/states/*"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"site 3 refused: the state '\w{32}', which the server names, is not here"):
+        run(words, tmp_path / "run", "resume=true")
+
+
+def test_another_executor_does_not_go_on_without_the_sites_states(tmp_path: Path) -> None:
+    words = [*WORDS, "train.keep_momentum=true", "train.momentum=0.5"]
+    run(words, tmp_path / "run", "max_rounds=1")
+    with pytest.raises(
+        UserError, match="executor=sequential: this run's clients have kept their states at their sites"
+    ):
+        run(words, tmp_path / "run", "executor=sequential", "resume=true")
+
+
+# ----------------------------------------------------------------------------------------------------------- the server
+
+
+def with_model(parts: Parts, change: Callable[[dict[str, torch.Tensor]], object]) -> Parts:
+    model = wire.read(parts[1])
+    change(model)
+    return [parts[0], wire.written(model)]
+
+
+BROKEN: list[Callable[[Parts], Parts]] = [
+    lambda parts: with_model(parts, lambda model: model["head.weight"].fill_(torch.nan)),
+    lambda parts: with_model(parts, lambda model: model.update({"head.weight": torch.zeros(3)})),
+    lambda parts: with_model(parts, lambda model: model.pop("head.bias")),
+    lambda parts: [parts[0], parts[1][:-1]],
+    lambda parts: [parts[0]],
+    lambda parts: [b"", parts[1]],
+    lambda parts: [],
+    lambda parts: changed(parts, num_samples=10**6),
+    lambda parts: changed(parts, steps=-1),
+    lambda parts: changed(parts, kept="../states"),
+    lambda parts: changed(parts, loss="0.1"),
+    lambda parts: [parts[0], wire.written([torch.zeros(0)] * 3)],
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assembled]:
+    with assembled([*WORDS[:-1], "rounds=1"], tmp_path_factory.mktemp("server") / "run") as parts:
+        yield parts
+
+
+def first_round(parts: Assembled, changed: Callable[[Parts], Parts], **settings: Any) -> RoundResult:
+    """The first round, in which the second answer is changed."""
+    link, plain = link_of(parts), link_of(parts).carrier
+    link.carrier = Recording(plain, lambda number, answer: changed(answer) if number == 2 else answer)
+    try:
+        return next(parts.rounds(settings=replace(parts.settings, **settings)))
+    finally:
+        link.carrier = plain
+
+
+@pytest.mark.parametrize("change", BROKEN, ids=range(len(BROKEN)))
+def test_an_answer_that_is_none_leaves_the_site_out(server: Assembled, change: Callable[[Parts], Parts]) -> None:
+    result = first_round(server, change)
+    assert result.state.counters.left_out == 1
+    assert all(bool(tensor.isfinite().all()) for tensor in result.state.server.params.values())
+
+
+def test_it_stops_the_run_where_the_run_says_so(server: Assembled) -> None:
+    with pytest.raises(NonFiniteError, match="round 1: client"):
+        first_round(server, BROKEN[0], on_nonfinite="stop")
+
+
+def test_the_server_has_something_to_say_to_whatever_bytes(server: Assembled) -> None:
+    rng, left_out = np.random.default_rng(7), 0
+
+    def broken(parts: Parts) -> Parts:
+        part = int(rng.integers(0, 2))
+        return [mutated(one, rng) if number == part else one for number, one in enumerate(parts)]
+
+    for _ in range(60):
+        with suppress(UserError):  # a mutated header may say that the site has refused
+            left_out += first_round(server, broken).state.counters.left_out
+    assert left_out > 20
