@@ -1,0 +1,106 @@
+"""Draws on which labels' privacy rests are a site's own; what leaves is written down, and nothing else leaves."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flnl.core.errors import UserError
+from flnl.core.messages import Kept
+from flnl.methods.fedcorr.exchange import LidScore
+from flnl.methods.fedpeer.exchange import LabelCounts, SharedLabels
+from flnl.sites import wire
+from flnl.sites.messages import RefusedError
+from flnl.sites.policy import Ledger
+from tests.properties.runs import Ran, assembled, run
+from tests.sites.test_desk import WORDS, link_of, recorded
+
+FEDPEER = (*WORDS[:-2], "method=fedpeer", "rounds=1", "data_seed=1", "max_rounds=1")
+
+
+def counts(done: Ran) -> list[int]:
+    """The randomised counts of all clients' labels that the server has."""
+    shared = next(value for value in done.state.server.exchanges.values() if isinstance(value, SharedLabels))
+    assert shared.counts is not None
+    return shared.counts.tolist()  # type: ignore[no-any-return]
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in folder.read_text().splitlines()]
+
+
+def test_the_same_labels_are_randomised_the_same_in_every_run(tmp_path: Path) -> None:
+    """So ten runs tell no more than one. Sites of another secret send others, and the run's seed tells neither."""
+    same = f"executor.folder={tmp_path / 'sites'}"
+    first, second = (counts(run([*FEDPEER, same, f"seed={seed}"], tmp_path / str(seed))) for seed in (1, 2))
+    assert first == second
+    assert first != counts(run([*FEDPEER, "seed=1"], tmp_path / "other"))
+    assert first != counts(run([*FEDPEER, "seed=1", "executor=sequential"], tmp_path / "simulated"))
+    ledger = lines(tmp_path / "sites/0/ledger.jsonl")
+    assert [(one["type"], one["epsilon"]) for one in ledger] == [("LabelCounts", ledger[0]["epsilon"])] * 2
+    assert ledger[0]["epsilon"] > 0
+    assert ledger[0]["draw"] == ledger[1]["draw"]
+    assert ledger[0]["run"] != ledger[1]["run"]
+
+
+def test_a_site_spends_no_more_than_it_allows(tmp_path: Path) -> None:
+    """Over all runs; the same draw again costs nothing."""
+    sites = (f"executor.folder={tmp_path / 'sites'}", "executor.max_epsilon=5")
+    run([*FEDPEER, *sites, "method.epsilon=3"], tmp_path / "first")
+    run([*FEDPEER, *sites, "method.epsilon=3", "seed=2"], tmp_path / "again")
+    with pytest.raises(UserError, match=r"site 0 refused: the labels' ε would add up to 5\.5, and the site allows 5"):
+        run([*FEDPEER, *sites, "method.epsilon=2.5"], tmp_path / "more")
+
+
+def test_a_ledger_is_kept_before_anything_leaves(tmp_path: Path) -> None:
+    path, costs = tmp_path / "ledger.jsonl", {LabelCounts: 1.5}
+    Ledger(path, b"s" * 32).release("run", [LidScore, LabelCounts], costs, b"labels", None)
+    again = Ledger(path, b"s" * 32)
+    assert again.spent == 1.5
+    again.release("run", [LabelCounts], costs, b"labels", 1.5)
+    assert len(lines(path)) == 1
+    with pytest.raises(RefusedError, match=r"3, and the site allows 1\.5"):
+        again.release("run", [LabelCounts], costs, b"others", 1.5)
+    assert len(lines(path)) == 1
+    again.release("run", [LabelCounts], {LabelCounts: math.inf}, b"labels", 1.5)
+    assert lines(path)[1]["epsilon"] is None
+    assert b"labels" not in path.read_bytes()
+
+
+def test_no_label_no_pixel_and_no_name_leaves_a_site(tmp_path: Path) -> None:
+    """FedCorr corrects labels; its frames, and what the server holds, have neither those nor samples."""
+    words = [*WORDS[:-2], "method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "method.theta=0.15"]
+    with assembled([*words, "noise.rho=0.8", "executor.folder=" + str(tmp_path / "sites")], tmp_path / "run") as parts:
+        desks = link_of(parts).carrier.desks  # type: ignore[attr-defined]
+        carrier = recorded(parts)
+        state = parts.results()[-1].state
+        link_of(parts).finish(state)
+        up = b"".join(part for message in carrier.up for part in message)
+        kept = b"".join(path.read_bytes() for path in (tmp_path / "sites").glob("*/runs/*/states/*"))
+        found = 0
+        for desk in desks.values():
+            labels, pixels = desk.data.samples.given, desk.data.samples.read()
+            images = [image.numpy().tobytes() for image in pixels]
+            runs = [labels.to(dtype).numpy().tobytes() for dtype in (torch.int64, torch.int32, torch.uint8)]
+            secret = (desk.folder / "secret.key").read_bytes()
+            for canary in (*images, *runs, secret, secret.hex().encode(), str(tmp_path).encode()):
+                assert canary not in up
+        for client in state.clients:
+            handle = state.client(client).extras.one(Kept).handle
+            (path,) = (tmp_path / "sites").glob(f"*/runs/*/states/{handle}")
+            _, of_site = wire.read(path.read_bytes(), [type(state.client(client)), *_kinds()])
+            corrected = of_site.labels
+            if corrected is not None:
+                found += corrected.numpy().tobytes() in kept
+                assert corrected.numpy().tobytes() not in up
+        assert found > 2  # where they are, they are found
+
+
+def _kinds() -> list[type]:
+    from flnl.methods.fedcorr.corrector import Suspects
+    from flnl.methods.fedcorr.exchange import SampleLosses
+
+    return [Suspects, SampleLosses]
