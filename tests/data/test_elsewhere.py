@@ -27,7 +27,8 @@ def test_numbers_are_there_and_nothing_of_a_sample(tmp_path: Path) -> None:
     for read in (samples.given.tolist, samples.given.numpy, lambda: int(server.given.sum())):
         with pytest.raises((RuntimeError, TypeError, NotImplementedError)):
             read()
-    assert server.truth is server.nominal is server.dataset.truth is server.dataset.given is server.dataset.ids is None
+    data = server.dataset
+    assert [*map(type, (server.truth, server.nominal, data.truth, data.given, data.ids))] == [type(None)] * 5
     assert not len(server.validation)
 
 

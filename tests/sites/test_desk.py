@@ -210,7 +210,7 @@ def test_a_task_that_is_none_is_not_done(site: tuple[Desk, Parts, Parts], values
 def test_a_site_has_an_answer_to_whatever_bytes(site: tuple[Desk, Parts, Parts]) -> None:
     rng, kinds = np.random.default_rng(5), set()
     for number in range(400):
-        broken = list(site[1 + number % 2])
+        broken = list(site[2] if number % 2 else site[1])
         part = int(rng.integers(0, len(broken)))
         broken[part] = mutated(broken[part], rng)
         kinds.add(said(site[0], broken)["kind"])
@@ -233,9 +233,7 @@ def test_a_task_that_is_asked_again_is_answered_without_training(
     site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by a desk that was started anew, and where the server may begin again does not matter."""
-    trained = []
-    before = LocalTraining.__call__
-    monkeypatch.setattr(LocalTraining, "__call__", lambda *args: trained.append(1) or before(*args))
+    trained = visits_counted(monkeypatch)
     desk = Desk(site[0].data, tmp_path)
     desk.handle(site[1])
     first = desk.handle(site[2])
@@ -243,6 +241,18 @@ def test_a_task_that_is_asked_again_is_answered_without_training(
     again.handle(site[1])
     assert again.handle(changed(site[2], floor=0)) == first == desk.handle(site[2])
     assert len(trained) == 1
+
+
+def visits_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The clients that train from now on, one after another."""
+    trained, before = list[int](), LocalTraining.__call__
+
+    def train(job: LocalTraining, network: Any, task: Any) -> Any:
+        trained.append(task.client)
+        return before(job, network, task)
+
+    monkeypatch.setattr(LocalTraining, "__call__", train)
+    return trained
 
 
 # -------------------------------------------------------------------------------------------------------- the shelf
@@ -289,9 +299,7 @@ def test_a_site_that_is_a_round_ahead_does_nothing_special(tmp_path: Path, monke
     whole = run([*words, "rounds=3"], tmp_path / "whole")
     broken = run([*words, "rounds=3"], tmp_path / "broken", "max_rounds=2")
     (broken.folder / "checkpoints" / "round_00000002.pt").unlink()
-    trained = []
-    before = LocalTraining.__call__
-    monkeypatch.setattr(LocalTraining, "__call__", lambda *args: trained.append(1) or before(*args))
+    trained = visits_counted(monkeypatch)
     gone_on = run([*words, "rounds=3"], tmp_path / "broken", "resume=true")
     assert difference(gone_on.state.server, whole.state.server) is None
     assert gone_on.state.counters == whole.state.counters

@@ -25,7 +25,7 @@ def counts(done: Ran) -> list[int]:
     """The randomised counts of all clients' labels that the server has."""
     shared = next(value for value in done.state.server.exchanges.values() if isinstance(value, SharedLabels))
     assert shared.counts is not None
-    return shared.counts.tolist()  # type: ignore[no-any-return]
+    return shared.counts.tolist()
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_a_site_spends_no_more_than_it_allows(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_kept_before_anything_leaves(tmp_path: Path) -> None:
-    path, costs = tmp_path / "ledger.jsonl", {LabelCounts: 1.5}
+    path, costs = tmp_path / "ledger.jsonl", dict[type, float]({LabelCounts: 1.5})
     Ledger(path, b"s" * 32).release("run", [LidScore, LabelCounts], costs, b"labels", None)
     again = Ledger(path, b"s" * 32)
     assert again.spent == 1.5

@@ -48,15 +48,15 @@ def assert_same(there: Ran, here: Ran) -> None:
     """Equal server states, counters and metrics of training; sites' tables are the run's; nothing is left here."""
     assert difference(there.state.server, here.state.server) is None
     assert there.state.counters == here.state.counters
-    trained = [[line["loss"] for line in one.lines if "loss" in line] for one in (there, here)]
-    assert difference(*trained) is None
+    there_lost, here_lost = ([line["loss"] for line in one.lines if "loss" in line] for one in (there, here))
+    assert difference(there_lost, here_lost) is None
     assert labels_at_sites(there.folder) == rows(here.folder / "labels.csv")
     assert not (there.folder / "labels.csv").exists()
     for client in there.state.clients:
         state = there.state.client(client)
         assert {type(value) for value in state.extras} <= {Kept, *_mirrored()}
         assert not state.terms
-        assert state.labels is state.weight is state.momentum is None
+        assert (state.labels, state.weight, state.momentum) == (None, None, None)
 
 
 def _mirrored() -> set[type]:
@@ -130,3 +130,36 @@ def test_bytes_are_those_that_are_counted(tmp_path: Path) -> None:
         last = sum(sizes.pop(what, 0) for what in ("last model", "LidState"))
         assert sum(sizes.values()) - frames == done.record[f"bytes_{direction}"]
         assert 0 < frames - last - done.record[f"bytes_{direction}"] < 0.03 * frames + 2048 * count
+
+
+def scores(done: Ran) -> list[tuple[float | None, float | None]]:
+    """Validation accuracy and loss at each evaluation."""
+    lines = [line for line in done.lines if "accuracy" in line]
+    return [(line.get("validation_accuracy"), line.get("validation_loss")) for line in lines]
+
+
+def test_models_are_scored_on_what_sites_hold_out(tmp_path: Path) -> None:
+    """As in a simulation, where the loss is a mean that is not rounded to ``2**-32``."""
+    entry = Entry("held out", ("method=fedavg", "rounds=2", "partition=fedcorr", "eval.validation=0.3"), {})
+    here = scores(run(entry.words, tmp_path / "here"))
+    there = scores(at_sites(words(entry), tmp_path / "there", "executor.min_count=0"))
+    assert len(here) == 2
+    assert [accuracy for accuracy, _ in there] == [accuracy for accuracy, _ in here]
+    assert [loss for _, loss in there] == [pytest.approx(loss, abs=1e-8) for _, loss in here]
+
+
+def test_a_site_of_few_held_out_samples_tells_nothing_of_them(tmp_path: Path) -> None:
+    entry = Entry("held out", ("method=fedavg", "rounds=1", "eval.validation=0.3"), {})
+    assert scores(at_sites(words(entry), tmp_path / "there")) == [(None, None)]
+
+
+def test_sites_may_keep_the_numbers_of_changed_labels_to_themselves(tmp_path: Path) -> None:
+    entry = Entry("fedcorr", (*BY_NAME["fedcorr_parallel"].overrides, "method.T1=1", "max_rounds=2"), {})
+    told = at_sites(words(entry), tmp_path / "told")
+    silent = at_sites(words(entry), tmp_path / "silent", "executor.counts=false")
+    assert difference(told.state.server, silent.state.server) is None
+    (correction,) = told.corrections
+    assert correction["relabelled"] > 0
+    assert {"relabelled", "changed"}.isdisjoint(silent.corrections[0])
+    assert told.record["metrics"]["changed"] > 0
+    assert {"flagged", "changed"}.isdisjoint(silent.record["metrics"])

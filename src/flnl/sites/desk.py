@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from flnl import __version__
 from flnl.core.errors import UserError
@@ -33,7 +35,20 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, wire
-from flnl.sites.messages import DONE, FINISH, FINISHED, OPEN, OPENED, REFUSED, TASK, Parts, RefusedError
+from flnl.sites.messages import (
+    DONE,
+    EVALUATE,
+    FINISH,
+    FINISHED,
+    ONE,
+    OPEN,
+    OPENED,
+    REFUSED,
+    SCORED,
+    TASK,
+    Parts,
+    RefusedError,
+)
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
 from flnl.sites.shelf import Entry, Shelf
@@ -51,6 +66,7 @@ class SiteData:
 
     name: str
     dataset: Dataset  # ``train`` and ``given`` are the site's samples; it has no truth
+    held_out: Samples | None = None  # samples on which models are scored, and none is trained
 
     @property
     def samples(self) -> Samples:
@@ -63,6 +79,8 @@ class SiteData:
         digest = getattr(self.dataset.train, "digest", lambda: b"")()
         assert self.dataset.given is not None
         about = repr((self.dataset.classes, len(self.dataset.train))).encode()
+        if self.held_out is not None:
+            about += self.held_out.given.numpy().tobytes()
         return hmac.new(secret, about + digest + self.dataset.given.tobytes(), "sha256").hexdigest()[:32]
 
     def federation(self, client: int, clients: int) -> Federation:
@@ -129,7 +147,7 @@ class Desk:
             return [_header(REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        kinds = {"open": OPEN, "task": TASK, "finish": FINISH}
+        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH}
         of_runs = {one for run in self._runs.values() for one in _expected(run.built)}
         header = messages.read_header(parts, kinds, of_runs)
         if header["kind"] == "open":
@@ -141,9 +159,11 @@ class Desk:
             raise WireError("a message without a model")
         params = wire.checked_model(wire.read(parts[1]), run.built.initial)
         params = {name: tensor.to(run.built.network.device) for name, tensor in params.items()}
-        return (
-            self._finish(run, header, params) if header["kind"] == "finish" else self._work(run, header, parts, params)
-        )
+        if header["kind"] == "evaluate":
+            return [self._evaluated(run, params)]
+        if header["kind"] == "finish":
+            return self._finish(run, header, params)
+        return self._work(run, header, parts, params)
 
     # ---------------------------------------------------------------------------------------------------------- a run
 
@@ -256,6 +276,23 @@ class Desk:
             raise RefusedError(f"the method would send {other.__name__}, which its part does not declare in reports")
         labels, costs = task.labels.numpy().astype("<i8").tobytes(), revealed(run.built.method)
         self.ledger.release(run.folder.name, kinds, costs, labels, self.policy.max_epsilon)
+
+    # ----------------------------------------------------------------------------------------------------- evaluation
+
+    def _evaluated(self, run: _Run, params: Params) -> bytes:
+        """How a model does on the held-out samples, if there are enough."""
+        samples, scores = self.data.held_out, dict.fromkeys(("count", "right", "loss"))
+        if samples is not None and len(samples) >= self.policy.min_count:
+            network = run.built.network
+            network.load(params)
+            logits = network.logits(samples)
+            loss = float(cross_entropy(logits.double(), samples.given, reduction="sum"))
+            scores = {
+                "count": len(samples),
+                "right": int((logits.argmax(1) == samples.given).sum()),
+                "loss": round(loss * ONE) if math.isfinite(loss) else None,
+            }
+        return _header(SCORED, kind="scored", **scores)
 
     # -------------------------------------------------------------------------------------------------------- the end
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flnl.core.findings import LabelShares, NoisyClients, first, scalars
+from flnl.core.payload import Params
 from flnl.core.state import FederatedState
 from flnl.evaluation.estimates import noise_columns
 from flnl.evaluation.evaluator import Evaluator
@@ -31,6 +32,12 @@ class SiteEvaluator(Evaluator):
 
     told: dict[int, Counted] = field(default_factory=dict)
     end: Callable[[FederatedState], None] = lambda state: None
+    held_out: Callable[[Params, int], dict[str, float]] | None = None  # scores at the sites; None: nothing is held out
+
+    def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
+        """As without sites; on held-out samples, as these score it."""
+        scores = super().model(params, after)
+        return scores if self.held_out is None else scores | self.held_out(params, 0 if after is None else after.round)
 
     @property
     def has_labels(self) -> bool:

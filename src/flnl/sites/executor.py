@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from annotated_types import Ge
+import torch
+from annotated_types import Ge, MinLen
 from omegaconf import DictConfig
 
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.execution import Block, ClientJob
-from flnl.core.messages import ClientTask
-from flnl.core.ranges import PathText, PositiveCount
+from flnl.core.messages import ClientTask, Samples
+from flnl.core.ranges import Count, FromFiles, PathText, PositiveCount
 from flnl.core.tally import Tally
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation
@@ -49,14 +50,19 @@ class Sites(ClientsApart):
     allow: list[str]
     max_epsilon: Annotated[float, Ge(0)] | None
     least_samples: PositiveCount
-    folder: PathText | None
+    approve: Annotated[str, MinLen(1)]
+    counts: bool
+    min_count: Count
+    folder: Annotated[PathText | None, FromFiles(None)]
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> Evaluator:
         """Give each site its samples, and open the run at all of them."""
         federation, method, network = evaluator.federation, evaluator.method, self.network
         base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
-        policy = Policy(tuple(self.allow), self.max_epsilon, self.least_samples)
+        policy = Policy(
+            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
+        )
         building, device = _Building(), str(network.device)
         desks = {
             federation.called(client): Desk(site_data(federation, client), base / str(client), policy, device, building)
@@ -78,16 +84,18 @@ class Sites(ClientsApart):
         progress.opening(
             [
                 f"sites: {len(desks)} in this process, each with its own samples alone; the server has none",
+                f"what they do has the key {link.key}",
                 f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if lines else ''}",
                 *(f"  {line}" for line in lines),
             ]
         )
-        if len(federation.validation):
-            progress.opening(
-                ["note: samples held out by eval.validation stay at their sites, and models are not scored on them"]
-            )
         return SiteEvaluator(
-            federation=without_samples(federation), network=network, method=method, told=link.told, end=link.finish
+            federation=without_samples(federation),
+            network=network,
+            method=method,
+            told=link.told,
+            end=link.finish,
+            held_out=link.evaluate if len(federation.validation) else None,
         )
 
     @property
@@ -115,12 +123,8 @@ class Sites(ClientsApart):
 
     def settings(self) -> dict[str, Any]:
         """The sites' policy."""
-        return {
-            "allow": list(self.allow),
-            "max_epsilon": self.max_epsilon,
-            "least_samples": self.least_samples,
-            "folder": self.folder,
-        }
+        names = ("allow", "max_epsilon", "least_samples", "approve", "counts", "min_count", "folder")
+        return {name: getattr(self, name) for name in names}
 
 
 def _name_of(run: Path) -> str:
@@ -171,4 +175,6 @@ def site_data(federation: Federation, client: int) -> SiteData:
         fingerprint="",
         names_fingerprint=None,
     )
-    return SiteData(federation.called(client), own)
+    aside = federation.validation[federation.held_out_by == client]
+    held_out = Samples(take(aside), torch.arange(len(aside)), federation.given[aside])
+    return SiteData(federation.called(client), own, held_out if len(aside) else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,9 @@ from flnl.run import checkpoint
 from flnl.sites import messages, wire
 from flnl.sites.carrier import Carrier
 from flnl.sites.evaluator import Counted
-from flnl.sites.messages import DONE, FINISH, FINISHED, OPEN, OPENED, REFUSED, TASK, Parts
+from flnl.sites.messages import DONE, EVALUATE, FINISH, FINISHED, ONE, OPEN, OPENED, REFUSED, SCORED, TASK, Parts
 from flnl.sites.shared import key_of
-from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, Traffic
+from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, SCORED_MODEL, Traffic
 from flnl.sites.wire import WireError
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,28 @@ class Link:
             while waiting and all(one in done for one in waiting[:BLOCK]):
                 block, waiting = waiting[:BLOCK], waiting[BLOCK:]
                 yield reduce([done.pop(one) for one in block])
+
+    def evaluate(self, params: Params, after: int) -> dict[str, float]:
+        """Accuracy and loss of a model on what all sites hold out and tell of; empty if that is nothing.
+
+        It is exact: whole numbers are added. ``after`` is the number of rounds that the model has behind it.
+        """
+        message = [_header(EVALUATE, kind="evaluate", run=self.run, round=after), wire.written(_on_cpu(params))]
+        scores = []
+        for client, parts in self._exchanged(dict.fromkeys(self.sites, message)):
+            self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
+            scored = self._said(client, parts, {"scored": SCORED})
+            if scored["count"] is None:
+                continue
+            if not 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES:
+                raise UserError(f"site {self.sites[client]} sent numbers of held-out samples that are none")
+            scores.append(scored)
+        count = sum(one["count"] for one in scores)
+        if not count:
+            return {}
+        losses = [one["loss"] for one in scores]
+        loss = math.nan if None in losses else sum(losses) / ONE / count
+        return {"validation_accuracy": sum(one["right"] or 0 for one in scores) / count, "validation_loss": loss}
 
     def finish(self, state: FederatedState) -> None:
         """Tell all sites the end of the run, and the model that was evaluated last, which ``state`` has."""

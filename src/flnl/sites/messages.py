@@ -45,6 +45,9 @@ TASK = {
 FINISH = {"kind": str, "run": str, "round": int, "own": dict[str, Any], "kept": str}
 """The run is over for now; the evaluated model is the second part."""
 
+EVALUATE = {"kind": str, "run": str, "round": int}
+"""The server asks how good a model, the second part, is on held-out samples."""
+
 REFUSED = {"kind": str, "why": str}
 """A site does not do what it was asked (``refused``), or could not (``failed``)."""
 
@@ -67,6 +70,15 @@ DONE = {
     "outcome": float | None,  # of the job ask
 }
 """A site has done a job; of training, the trained model is the second part."""
+
+SCORED = {"kind": str, "count": int | None, "right": int | None, "loss": int | None}
+"""A site's held-out samples, how many were predicted as labelled, and the sum of their losses, times ``ONE``.
+
+All are None if there are fewer samples than the site tells of, and the loss alone if it is not finite.
+"""
+
+ONE = 2**32
+"""A loss of 1 in a message: sums of whole numbers are the same in any order of sites."""
 
 FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
 """A site has written what it gets out of a run."""

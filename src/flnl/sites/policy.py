@@ -26,7 +26,8 @@ class Policy:
     max_epsilon: float | None = None  # sum over all releases of labels, of all runs; None for no limit
     least_samples: int = 1  # with fewer the site takes no part
     approve: str = "any"  # the key of the run that was approved, or any
-    counts: bool = True  # whether the numbers of changed labels may leave
+    counts: bool = True  # whether the numbers of flagged and of changed labels may leave
+    min_count: int = 20  # of held-out samples, with fewer of which nothing is told of a model
 
     def admit(self, method: Method, key: str, samples: int) -> None:
         """Let a run begin.

@@ -19,9 +19,9 @@ from flnl.storage.atomic import write_atomically
 NAME = "crossed.csv"
 """The table of a run, in its folder."""
 COLUMNS = ("direction", "what", "messages", "bytes")
-MODEL, LAST_MODEL, FRAMES = "model", "last model", "frames"
-"""Rows that are no types of message: models, those sent at the end, which no run counts, and all that was handed to the
-carrier, with headers."""
+MODEL, SCORED_MODEL, LAST_MODEL, FRAMES = "model", "scored model", "last model", "frames"
+"""Rows that are no types of message: models; those sent to be scored and at the end, which no run counts; and all that
+was handed to the carrier, with headers."""
 
 
 @dataclass

@@ -65,6 +65,7 @@ class Federation:
     files: Mapping[str, str] = field(
         default_factory=dict
     )  # sha256 of the files that partition and noise read, by group
+    held_out_by: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # [V], whose each of ``validation`` is
 
     @property
     def by_names(self) -> bool:
@@ -225,6 +226,7 @@ def build(
         benchmark=held_by_server(dataset.test_labels, benchmark),
         client_names=drawn.names,
         files=files,
+        held_out_by=drawn.owner[drawn.held_out],
     )
 
 

@@ -75,6 +75,7 @@ def without_samples(federation: Federation) -> Federation:
         ),
         clients=tuple(np.arange(end - size, end, dtype=np.int64) for end, size in zip(ends, sizes, strict=True)),
         validation=nobody,
+        held_out_by=nobody,
         dropped=nobody,
         given=torch.empty(total, dtype=torch.int64, device="meta"),
         truth=None,
