@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flnl.core.messages import Kept
+from flnl.engine.model_file import ModelFile
 from flnl.sites.traffic import Traffic
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
@@ -52,6 +53,9 @@ def assert_same(there: Ran, here: Ran) -> None:
     assert difference(there_lost, here_lost) is None
     assert labels_at_sites(there.folder) == rows(here.folder / "labels.csv")
     assert not (there.folder / "labels.csv").exists()
+    weights = ModelFile.load(there.folder).weights
+    for file in there.folder.glob("sites/*/runs/*/model.pt"):
+        assert difference(ModelFile.load(file.parent).weights, weights) is None
     for client in there.state.clients:
         state = there.state.client(client)
         assert {type(value) for value in state.extras} <= {Kept, *_mirrored()}

@@ -1,5 +1,6 @@
 """An exchange, and the loss that uses it: the frequencies of classes in the whole federation."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from flnl.core.stored import stored
 from flnl.parts.losses.targets import cross_entropy
 
 
+@stored("my_parts.LabelCounts")  # its name in messages between sites
 @dataclass(frozen=True)
 class LabelCounts:
     """Sent to the server, once."""
@@ -50,6 +52,12 @@ class ClassPriors(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClassPrior,)
+    reports: ClassVar[tuple[type, ...]] = (LabelCounts,)
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """How many labels of each class a client has, in the clear: at a site, it must be allowed."""
+        return {LabelCounts: math.inf}
 
     def init(self, clients: int, params: Params) -> ClassPrior:
         """Nothing is known."""

@@ -15,8 +15,8 @@ class ClientsApart(Executor):
     """An executor of clients that hold what they keep themselves; the server names it by ``Kept`` handles."""
 
     @abstractmethod
-    def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> Evaluator:
-        """Begin or go on with a run, and return what evaluates it on the server, whose federation has no samples.
+    def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
+        """Begin or go on with a run; what evaluates it on the server, whose federation has no samples, and what to say.
 
         Args:
             cfg: the run's configuration.

@@ -147,8 +147,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
     _refuse_states_elsewhere(state, executor)
+    about_clients: list[str] = []
     if isinstance(executor, ClientsApart):
-        evaluator = executor.apart(cfg, evaluator, folder.path)
+        evaluator, about_clients = executor.apart(cfg, evaluator, folder.path)
     else:
         evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     about = _about(cfg, overrides, claimed, evaluator, executor)
@@ -156,7 +157,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         _tell_what_goes_on(begun, about, resumed)
     shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
-    progress.opening([_setting(cfg, evaluator.federation), chosen, f"in {folder.path}"])
+    progress.opening([_setting(cfg, evaluator.federation), chosen, f"in {folder.path}", *about_clients])
     _tell_of_conditions(cfg, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
     return Session(cfg, folder, about, evaluator, executor, state=state, initial=initial, resumed=resumed)

@@ -29,9 +29,12 @@ from flnl.core.state import FederatedState, ServerState, Shelved
 from flnl.core.stored import name_of
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation
+from flnl.data.preparations import described
+from flnl.engine import model_file
 from flnl.engine.entering import entered
 from flnl.engine.jobs import Correct, Open
 from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, wire
@@ -105,6 +108,7 @@ class _Run:
     """A run that the server has opened."""
 
     built: Built
+    key: str
     client: int
     clients: int
     shelf: Shelf
@@ -157,8 +161,8 @@ class Desk:
             raise RefusedError("the server has not opened this run here")
         if len(parts) != 2:
             raise WireError("a message without a model")
-        params = wire.checked_model(wire.read(parts[1]), run.built.initial)
-        params = {name: tensor.to(run.built.network.device) for name, tensor in params.items()}
+        sent = messages.read_model(parts[1], run.built.initial)
+        params = {name: tensor.to(run.built.network.device) for name, tensor in sent.items()}
         if header["kind"] == "evaluate":
             return [self._evaluated(run, params)]
         if header["kind"] == "finish":
@@ -188,7 +192,7 @@ class Desk:
             raise RefusedError("the site's samples or labels have changed since the run began")
         shelf = Shelf(folder, self._secret)
         known.write_text(token)
-        self._runs[run] = _Run(made, header["client"], clients, shelf, folder)
+        self._runs[run] = _Run(made, header["key"], header["client"], clients, shelf, folder)
         versions = {"torch": str(torch.__version__), "numpy": np.__version__}
         return _header(OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions)
 
@@ -297,9 +301,21 @@ class Desk:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def _finish(self, run: _Run, header: Mapping[str, Any], params: Params) -> list[bytes]:
-        """Write what the site gets out of the run: ``labels.csv``, with its own names of samples."""
+        """Write what the site gets out of the run: the model, and ``labels.csv`` with its own names of samples."""
         state, _ = run.shelf.state(header["kept"])
-        method = run.built.method
+        method, data = run.built.method, self.data.dataset
+        ModelFile(
+            weights=params,
+            classes=list(data.classes),
+            model=run.built.model,
+            shape=list(data.train.shape),
+            normalisation=described(data.transform),
+            stored=str(self.data.samples.read(torch.zeros(0, dtype=torch.int64)).dtype).removeprefix("torch."),
+            dataset=data.name,
+            key=run.key,
+            round=header["round"],
+            networks=method.networks,
+        ).save(run.folder / model_file.NAME)
         evaluator = Evaluator(self.data.federation(run.client, run.clients), run.built.network, method)
         clients = Shelved({} if state.empty else {run.client: state})
         table = evaluator.table(FederatedState(header["round"], ServerState(params, dict(header["own"])), clients))

@@ -24,7 +24,6 @@ from flnl.data.federation.build import Federation
 from flnl.data.federation.elsewhere import without_samples
 from flnl.engine.network import Network
 from flnl.evaluation.evaluator import Evaluator
-from flnl.run import progress
 from flnl.run.apart import ClientsApart
 from flnl.sites.carrier import Loopback
 from flnl.sites.desk import Desk, SiteData
@@ -56,8 +55,8 @@ class Sites(ClientsApart):
     folder: Annotated[PathText | None, FromFiles(None)]
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
-    def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> Evaluator:
-        """Give each site its samples, and open the run at all of them."""
+    def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
+        """Give each site its samples, open the run at all of them, and tell what leaves them."""
         federation, method, network = evaluator.federation, evaluator.method, self.network
         base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
         policy = Policy(
@@ -80,16 +79,7 @@ class Sites(ClientsApart):
         )
         link.open()
         self._links[:] = [link]
-        lines = leaving(method)
-        progress.opening(
-            [
-                f"sites: {len(desks)} in this process, each with its own samples alone; the server has none",
-                f"what they do has the key {link.key}",
-                f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if lines else ''}",
-                *(f"  {line}" for line in lines),
-            ]
-        )
-        return SiteEvaluator(
+        server = SiteEvaluator(
             federation=without_samples(federation),
             network=network,
             method=method,
@@ -97,6 +87,13 @@ class Sites(ClientsApart):
             end=link.finish,
             held_out=link.evaluate if len(federation.validation) else None,
         )
+        leaves = leaving(method)
+        return server, [
+            f"sites: {len(desks)} in this process, each with its own samples alone; the server has none",
+            f"what they do has the key {link.key}",
+            f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if leaves else ''}",
+            *(f"  {line}" for line in leaves),
+        ]
 
     @property
     def link(self) -> Link:

@@ -41,8 +41,6 @@ WAITS = 0.2
 """Seconds between two questions whether answers have come."""
 TTL = 3600.0
 """Seconds after which a message need not be delivered any more."""
-HEADER = 64 * 2**20
-"""Most bytes of an answer's header."""
 LONGEST_HANDLE = 64
 MOST_PASSES = 2**48
 """A larger number of samples that have passed a network is none."""
@@ -98,7 +96,7 @@ class Link:
             return [_header(OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         for client, parts in self._exchanged({client: opening(client) for client in self.sites}):
-            opened = self._said(client, parts, {"opened": OPENED})
+            opened = self._told(client, parts, {"opened": OPENED})
             if opened["size"] != self.sizes[client]:
                 raise UserError(f"site {self.sites[client]} has {opened['size']} samples, not {self.sizes[client]}")
 
@@ -124,7 +122,7 @@ class Link:
         scores = []
         for client, parts in self._exchanged(dict.fromkeys(self.sites, message)):
             self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
-            scored = self._said(client, parts, {"scored": SCORED})
+            scored = self._told(client, parts, {"scored": SCORED})
             if scored["count"] is None:
                 continue
             if not 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES:
@@ -154,7 +152,7 @@ class Link:
             return [_header(FINISH, kind="finish", **header), model]
 
         for client, parts in self._exchanged({client: finishing(client) for client in self.sites}):
-            counts = self._said(client, parts, {"finished": FINISHED})
+            counts = self._told(client, parts, {"finished": FINISHED})
             self.told[client] = Counted(None, counts["changed"], counts["flagged"])
 
     def close(self) -> None:
@@ -222,6 +220,17 @@ class Link:
             raise UserError(f"site {self.sites[client]} {header['kind']}: {why}")
         return header
 
+    def _told(self, client: int, parts: Parts, kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """As ``_said``, of an answer that must be one.
+
+        Raises:
+            UserError: if the site has refused or failed, or the answer is none.
+        """
+        try:
+            return self._said(client, parts, kinds)
+        except WireError as error:
+            raise UserError(f"site {self.sites[client]} sent {error}") from None
+
     def _result(self, job: ClientJob[Any], task: ClientTask, parts: Parts) -> Any:
         """What an answer means to the loop. A malformed one of a visit is a result that is not finite."""
         try:
@@ -267,8 +276,8 @@ class Link:
         received = task.broadcast.params
         if len(parts) != 2:
             raise WireError("no model")
-        sent = wire.read(parts[1], most=size_in_bytes(received) + HEADER)
-        params = {name: tensor.to(received[name].device) for name, tensor in wire.checked_model(sent, received).items()}
+        sent = messages.read_model(parts[1], received)
+        params = {name: tensor.to(received[name].device) for name, tensor in sent.items()}
         self.traffic.crossed("up", MODEL, size_in_bytes(params))
         finite = said["finite"] and all_finite(params)
         observation = None

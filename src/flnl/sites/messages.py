@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from flnl.core.errors import UserError
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.sites import wire
 from flnl.sites.wire import WireError
 
@@ -84,8 +84,21 @@ FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
 """A site has written what it gets out of a run."""
 
 
+def read_model(part: bytes, like: Params) -> Params:
+    """A model of the form of another.
+
+    Raises:
+        WireError: if it is something else.
+    """
+    return wire.checked_model(wire.read(part, most=size_in_bytes(like) + LARGEST), like)
+
+
 class RefusedError(UserError):
     """A site does not do what it was asked. The message has no path and no value of its data."""
+
+
+LARGEST = 64 * 2**20
+"""Most bytes of a header with its values, and of what frames add to a model."""
 
 
 def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collection[type] = ()) -> dict[str, Any]:
@@ -96,7 +109,7 @@ def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collec
     """
     if not parts:
         raise WireError("a message without parts")
-    header = wire.read(parts[0], expected)
+    header = wire.read(parts[0], expected, LARGEST)
     kind = header.get("kind") if isinstance(header, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise WireError("a message of a kind that is not expected here")

@@ -53,6 +53,7 @@ class Built:
     training: Training
     network: Network
     initial: Params
+    model: Mapping[str, Any]  # as files name it
     observe: bool
 
 
@@ -85,4 +86,4 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     cfg: DictConfig = OmegaConf.create({**values, "method": method})
     parts = assemble(compose.build(cfg.method), registry.option_of)
     network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
-    return Built(parts, compose.training(cfg), network, initial, given["observe"] is True)
+    return Built(parts, compose.training(cfg), network, initial, given["model"], given["observe"] is True)
