@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flnl.core.errors import UserError
 from flnl.core.messages import Kept
 from flnl.engine.model_file import ModelFile
 from flnl.sites.traffic import Traffic
@@ -167,3 +168,19 @@ def test_sites_may_keep_the_numbers_of_changed_labels_to_themselves(tmp_path: Pa
     assert {"relabelled", "changed"}.isdisjoint(silent.corrections[0])
     assert told.record["metrics"]["changed"] > 0
     assert {"flagged", "changed"}.isdisjoint(silent.record["metrics"])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("co_teaching_by_true_rates", "true_noise_rates is given the true labels, and those of digits are not known"),
+        (
+            "judged",
+            r"site 0 refused: the server's configuration: .*'tests\.properties\.parts\.\w+', which no configuration",
+        ),
+    ],
+)
+def test_a_method_that_sites_cannot_run_is_refused_by_name(name: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=why):
+        at_sites(words(BY_NAME[name]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

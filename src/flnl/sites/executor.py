@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.execution import Block, ClientJob
 from flnl.core.messages import ClientTask, Samples
+from flnl.core.method import Method
 from flnl.core.ranges import Count, FromFiles, PathText, PositiveCount
 from flnl.core.tally import Tally
 from flnl.data.dataset import Dataset
@@ -58,29 +60,21 @@ class Sites(ClientsApart):
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
         """Give each site its samples, open the run at all of them, and tell what leaves them."""
         federation, method, network = evaluator.federation, evaluator.method, self.network
-        base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
-        policy = Policy(
-            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
-        )
-        building, device = _Building(), str(network.device)
-        desks = {
-            federation.called(client): Desk(site_data(federation, client), base / str(client), policy, device, building)
-            for client in federation.with_data
-        }
-        link = Link(
-            Loopback(desks),
-            {client: federation.called(client) for client in federation.with_data},
-            federation.sizes,
-            method,
-            _name_of(folder),
-            shared(compose.resolved(cfg), federation.dataset),
-            federation.dataset.classes,
-            folder,
-        )
-        link.open()
+        without = without_samples(federation)
+        SiteEvaluator(federation=without, network=network, method=method).aid(
+            method.aid
+        )  # fail before anything is made
+        begun = (folder / NAMED).exists()
+        try:
+            link = self._opened(cfg, federation, method, folder)
+        except BaseException:
+            if not begun:  # or a folder of a run that could not begin would stay
+                (folder / NAMED).unlink(missing_ok=True)
+                shutil.rmtree(folder / FOLDER, ignore_errors=True)
+            raise
         self._links[:] = [link]
         server = SiteEvaluator(
-            federation=without_samples(federation),
+            federation=without,
             network=network,
             method=method,
             told=link.told,
@@ -89,11 +83,40 @@ class Sites(ClientsApart):
         )
         leaves = leaving(method)
         return server, [
-            f"sites: {len(desks)} in this process, each with its own samples alone; the server has none",
+            f"sites: {len(link.sites)} in this process, each with its own samples alone; the server has none",
             f"what they do has the key {link.key}",
             f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if leaves else ''}",
             *(f"  {line}" for line in leaves),
         ]
+
+    def _opened(self, cfg: DictConfig, federation: Federation, method: Method, folder: Path) -> Link:
+        """The run, opened at a desk for each client.
+
+        Raises:
+            UserError: naming a site that takes no part.
+        """
+        base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
+        policy = Policy(
+            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
+        )
+        building, device = _Building(), str(self.network.device)
+        names = {client: federation.called(client) for client in federation.with_data}
+        desks = {
+            name: Desk(site_data(federation, client), base / str(client), policy, device, building)
+            for client, name in names.items()
+        }
+        link = Link(
+            Loopback(desks),
+            names,
+            federation.sizes,
+            method,
+            _name_of(folder),
+            shared(compose.resolved(cfg), federation.dataset),
+            federation.dataset.classes,
+            folder,
+        )
+        link.open()
+        return link
 
     @property
     def link(self) -> Link:
