@@ -70,6 +70,16 @@ def test_a_ledger_is_kept_before_anything_leaves(tmp_path: Path) -> None:
     assert b"labels" not in path.read_bytes()
 
 
+def test_a_run_begins_with_what_leaves_its_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By type, with what it means and costs; and how many labels were changed, unless sites keep that."""
+    run([*FEDPEER, "method.epsilon=3", "eval.validation=0.2"], tmp_path / "fedpeer")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "LabelCounts in training (ε = 3): once: the count of each class among a client's labels" in told
+    assert "how many of its labels were flagged and changed how many samples it holds out" in told
+    run([*WORDS[:-2], "method=fedavg", "rounds=1", "executor.counts=false"], tmp_path / "fedavg")
+    assert "at most: its model, numbers of samples and steps, mean loss\n" in capsys.readouterr().err
+
+
 def test_no_label_no_pixel_and_no_name_leaves_a_site(tmp_path: Path) -> None:
     """FedCorr corrects labels; its frames, and what the server holds, have neither those nor samples."""
     words = [*WORDS[:-2], "method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "method.theta=0.15"]

@@ -81,11 +81,11 @@ class Sites(ClientsApart):
             end=link.finish,
             held_out=link.evaluate if len(federation.validation) else None,
         )
-        leaves = leaving(method)
+        leaves = leaving(method, counts=self.counts, held_out=len(federation.validation) > 0)
         return server, [
             f"sites: {len(link.sites)} in this process, each with its own samples alone; the server has none",
             f"what they do has the key {link.key}",
-            f"leaves each site: its model, its numbers of samples and steps, its mean loss{':' if leaves else ''}",
+            f"leaves each site, at most: its model, numbers of samples and steps, mean loss{'; and' if leaves else ''}",
             *(f"  {line}" for line in leaves),
         ]
 

@@ -59,7 +59,8 @@ class Link:
         config: what sites need of the configuration (``shared``).
         classes: names of the classes.
         folder: the run's folder.
-        seed: the run's seed.
+        told: what sites have told of their labels, by client.
+        tally: samples that have passed networks at sites, since somebody has taken it.
     """
 
     carrier: Carrier

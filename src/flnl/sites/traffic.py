@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -64,8 +66,14 @@ class Traffic:
         write_atomically(path, text.getvalue().encode())
 
 
-def leaving(method: Method) -> list[str]:
-    """What leaves a site with this method besides its model and numbers of samples and steps, a line each."""
+def leaving(method: Method, *, counts: bool, held_out: bool) -> list[str]:
+    """What may leave a site with this method besides its model and numbers of samples and steps, a line each.
+
+    Args:
+        method: the run's method.
+        counts: whether sites tell how many labels are flagged and changed.
+        held_out: whether sites score models on samples that they hold out.
+    """
     found: dict[type, str] = {}
     for name, exchange in method.exchange.items():
         of = [stage.name for stage in method.stages if name in stage.exchange]
@@ -73,9 +81,15 @@ def leaving(method: Method) -> list[str]:
     if method.corrector is not None:
         stages = _and(stage.name for stage in method.stages if stage.correct is not None)
         found |= dict.fromkeys(method.corrector.reports, f"after a correction in {stages}")
-    lines = [f"{name_of(kind)} {when}{_meaning(kind)}" for kind, when in found.items()]
-    asked = {kind for stage in method.stages for kind in stage.sampler.asks}
-    return lines + [f"the outcome of {name_of(kind)}" for kind in asked]
+    costs = {kind: " (in the clear)" if math.isinf(e) else f" (ε = {e:g})" for kind, e in revealed(method).items()}
+    lines = [f"{name_of(kind)} {when}{costs.get(kind, '')}{_meaning(kind)}" for kind, when in found.items()]
+    asked = dict.fromkeys(kind for stage in method.stages for kind in stage.sampler.asks)
+    lines += [f"the outcome of {name_of(kind)}, for its sampler" for kind in asked]
+    if counts:
+        lines.append("how many of its labels were flagged and changed")
+    if held_out:
+        lines.append("how many samples it holds out, how many of them a model predicts as labelled, and their loss")
+    return lines
 
 
 def _and(names: Iterable[str]) -> str:
@@ -85,9 +99,4 @@ def _and(names: Iterable[str]) -> str:
 def _meaning(kind: type) -> str:
     """The first sentence of a type's docstring."""
     text = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-    return f": {text.removeprefix('Sent to the server ').removeprefix('Sent to the server: ')}" if text else ""
-
-
-def needed(method: Method) -> list[str]:
-    """The names of types that the sites must allow."""
-    return sorted(name_of(kind) for kind, epsilon in revealed(method).items() if epsilon == float("inf"))
+    return f": {text}" if (text := re.sub(r"^Sent to the server\b[:,]? ?", "", text)) else ""
