@@ -236,6 +236,8 @@ ON_RAY = {"name": "ray", "workers": 2, "num_cpus": 1, "num_gpus": 0, "address": 
         (PROCESSES, {"name": "sequential"}, []),
         ("processes", "sequential", []),
         ({"name": "processes", "workers": 2, "start": "fork"}, {**PROCESSES, "workers": 8, "start": "spawn"}, []),
+        (PROCESSES, {"name": "sites", "allow": ["LabelCounts"]}, []),
+        ({"name": "sites", "allow": []}, {"name": "sites", "allow": ["LabelCounts"]}, []),
         (STACKED, IN_WORKERS, []),
         (ON_RAY, IN_WORKERS, []),
         (ON_RAY, {**ON_RAY, "num_cpus": 2, "address": None}, []),

@@ -290,6 +290,8 @@ def shown(recorded: Mapping[str, Any] | str) -> str:
 def changed(then: Mapping[str, Any] | str, now: Mapping[str, Any] | str) -> list[str]:
     """What changes the last bits between two recorded executors, such as ``executor's stack 20 then, 10 now``."""
     before, after = _numerical(_record(then)), _numerical(_record(now))
+    if not any(map(_stacks, (before, after))):
+        return []  # clients run one by one, whoever runs them
     if before.get("name") != after.get("name"):
         return [f"executor {before.get('name')} then, {after.get('name')} now"]
     side_by_side = before.get("graphs") == after.get("graphs") == "branches"
@@ -317,7 +319,7 @@ def device_of_clients(recorded: Mapping[str, Any] | str, device: str | None) -> 
 
 def _stacks(record: Mapping[str, Any]) -> bool:
     """Whether an executor of this record stacks clients, itself or in its workers."""
-    return "stacked" in (record["name"], record.get("inner", {}).get("name"))
+    return "stacked" in (record.get("name"), record.get("inner", {}).get("name"))
 
 
 def _record(recorded: Mapping[str, Any] | str) -> Mapping[str, Any]:
