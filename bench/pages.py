@@ -17,7 +17,6 @@ from statistics import fmean, median
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
-from flnl.console.markdown import grid
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import rendered, scales
 from flnl.instruments.tables.render.agreement import spearman
@@ -25,7 +24,6 @@ from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_me
 from flnl.instruments.tables.render.sheet import text
 from flnl.instruments.tables.results import Filled
 from flnl.instruments.tables.run_record import Written
-from flnl.record.tuned import Tuned
 from flnl.storage.input_file import parse_json
 
 ROOT = CONF.parent
@@ -107,21 +105,6 @@ def accuracy_after(record: Written, round: int) -> float:
     return 100 * float(line["accuracy"])
 
 
-def shown(table: str, scale: str = "lenet") -> str:
-    """A Markdown table of all cells that have run, ours / the paper's, without columns of a data set not had here."""
-    every = [one for one in lines(table, scale) if one["state"] == "run"]
-    every = [one for one in every if scale != "lenet" or not one["paper_column"].startswith("CIFAR-100 ")]
-    methods = list(dict.fromkeys(line["row"] for line in every))
-    filled = load.table(table)
-    rows = [[f"[{filled.paper}, Table {filled.number}](../results/{scale}/{table}.md)", *methods]]
-    rows.append(["---"] * len(rows[0]))
-    for label in dict.fromkeys(line["column"] for line in every):
-        of = {line["row"]: line for line in every if line["column"] == label}
-        cells = (f"{float(one['ours']):.2f} / {float(one['paper']):.2f}" if one else "" for one in map(of.get, methods))
-        rows.append([label, *cells])
-    return grid(rows)
-
-
 class Ranks(scales.Rendered):
     """A paper's methods over its settings at a scale."""
 
@@ -201,13 +184,6 @@ def others(table: str, label: str, usual: float = 0.01, scale: str = "lenet") ->
     return ", ".join(f"{row} {rate}" for row, rate in found.items())
 
 
-def edges(paper: str, scale: str) -> str:
-    """How many choices for a paper's tables lie at which edge of their grid."""
-    tuned = Tuned.load(CONF / "scale" / "tuned" / scale / f"{paper.lower()}.json")
-    of = len(tuned.studies)
-    return "; ".join(f"{len(at)} of {of} the {edge.end}, {edge.value}" for edge, at in tuned.edges.items()) or "none"
-
-
 def warmed(row: str, scale: str = "lenet") -> set[str]:
     """The first records of a method's cells whose best accuracy is of before the method acts."""
     every = (line for file in (RESULTS / scale).glob("*_[0-9]*.csv") for line in lines(file.stem, scale))
@@ -263,8 +239,8 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    cells = (column, columns, printed, lead, place, record, accuracy_after, shown, lines, warmed)
-    known = (*cells, ranks, others, edges, order, sure, seeds_apart)
+    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed)
+    known = (*cells, ranks, others, order, sure, seeds_apart)
     environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
