@@ -1,4 +1,4 @@
-"""Losses that symmetric noise shifts by a constant: mean absolute error, reverse cross-entropy, normalised losses.
+"""Losses whose minimum symmetric noise does not move: mean absolute error, reverse cross-entropy, normalised losses.
 
 A weighted sum of a normalised loss, which is active, and a passive one is an active-passive loss (Ma et al. 2020).
 """
