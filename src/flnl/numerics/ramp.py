@@ -1,6 +1,8 @@
-"""Weights that rise linearly in training."""
+"""Weights that rise in training."""
 
 from __future__ import annotations
+
+import math
 
 
 def linear_ramp(done: float, length: float) -> float:
@@ -21,3 +23,16 @@ def ramped(beta: float, step: int, *, start: int = 10, length: int = 30) -> floa
     if length == 1:
         return beta * (step >= start)
     return beta * min(1.0, max(0.0, (step - start) / (length - 1)))
+
+
+def exponential_ramp(time: float, begin: float, end: float, most: float) -> float:
+    """``a exp(-5 (1 - (t - b) / (e - b))²)`` from time b on; before it, the value at b; from e on, a.
+
+    It is 0.0067 a at b (Laine and Aila, ICLR 2017; FedNoRo, Sec. 3.3).
+
+    >>> [f"{exponential_ramp(t, 10, 49, 0.8):.4f}" for t in (10, 30, 49, 80)]
+    ['0.0054', '0.2442', '0.8000', '0.8000']
+    """
+    if time >= end:
+        return most
+    return most * math.exp(-5 * (1 - (max(time, begin) - begin) / (end - begin)) ** 2)

@@ -22,10 +22,11 @@ from flnl.core.step import Step
 from flnl.methods.fednoro.aggregator import DistanceAware, distances, model_distance
 from flnl.methods.fednoro.detection import noisy_clients, scaled
 from flnl.methods.fednoro.exchange import ClassLosses, ClientDetection, MeasureClassLosses
-from flnl.methods.fednoro.loss import FedNoRo, distilled, ramped
+from flnl.methods.fednoro.loss import FedNoRo
+from flnl.numerics.ramp import exponential_ramp
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.client_tags import ClientTag, ClientTags
-from flnl.parts.losses.logit_adjustment import adjusted
+from flnl.parts.losses.logit_adjustment import adjusted, distilled
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, START, Logits, federation, fitted, network, step, task
@@ -107,9 +108,9 @@ def test_a_noisy_client_learns_from_the_received_model() -> None:
 def test_the_ramp() -> None:
     entry = federated("fednoro.rampup")
     begin, end, a = (entry.inputs[key] for key in ("begin", "end", "a"))
-    assert [ramped(t, begin, end, a) for t in entry.inputs["t"]] == entry.approx("w")
-    assert ramped(5, begin, end, a) == ramped(begin, begin, end, a)
-    assert ramped(7, 7, 7, a) == ramped(7, 9, 7, a) == a
+    assert [exponential_ramp(t, begin, end, a) for t in entry.inputs["t"]] == entry.approx("w")
+    assert exponential_ramp(5, begin, end, a) == exponential_ramp(begin, begin, end, a)
+    assert exponential_ramp(7, 7, 7, a) == exponential_ramp(7, 9, 7, a) == a
 
 
 def result(client: int, params: Params, size: int) -> ClientResult:

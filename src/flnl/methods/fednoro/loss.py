@@ -1,11 +1,8 @@
 """FedNoRo's objective: logit adjustment by the client's classes, and distillation on noisy clients."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.messages import ClientTask
@@ -13,26 +10,10 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import Step
+from flnl.numerics.ramp import exponential_ramp
 from flnl.parts.client_tags import ClientTag
-from flnl.parts.losses.logit_adjustment import adjusted, log_prior
+from flnl.parts.losses.logit_adjustment import adjusted, distilled, log_prior
 from flnl.parts.losses.targets import expected
-
-
-def distilled(logs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """``KL(softmax(z_t / τ) ‖ p)`` [B], from ``adjusted`` log p and the teacher's logits z_t, both [B, K]."""
-    soft = F.softmax(teacher / temperature, 1)
-    return (torch.xlogy(soft, soft) - soft * logs).sum(1)
-
-
-def ramped(round: float, begin: float, end: float, most: float) -> float:
-    """``λ_t = a exp(-5 (1 - (t - b) / (e - b))²)``, from round b on; a from round e on (FedNoRo, Sec. 3.3).
-
-    >>> [f"{ramped(t, 10, 49, 0.8):.4f}" for t in (10, 30, 49, 80)]
-    ['0.0054', '0.2442', '0.8000', '0.8000']
-    """
-    if round >= end:
-        return most
-    return most * math.exp(-5 * (1 - (max(round, begin) - begin) / (end - begin)) ** 2)
 
 
 @dataclass(frozen=True)
@@ -64,7 +45,7 @@ class FedNoRo(LossTerm):
         if tag is None or tag.noisy is False:
             return fitted, state
         round, since = step.broadcast.round, step.broadcast.clock.since(self.stage)
-        most = ramped(round, round - since, self.ramp_end, self.distillation)
+        most = exponential_ramp(round, round - since, self.ramp_end, self.distillation)
         share = logs.new_full((), most) * tag.noisy  # of clients that are trained together, only some may be noisy
         distillation = distilled(logs, step.received(step.inputs), self.temperature)
         return (1 - share) * fitted + share * distillation, state

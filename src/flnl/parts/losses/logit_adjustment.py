@@ -22,3 +22,9 @@ def adjusted(logits: Tensor, log_prior: Tensor) -> Tensor:
     """
     logs = F.log_softmax(logits + log_prior, 1)
     return torch.where(log_prior.isinf(), 0.0, logs)
+
+
+def distilled(logs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``KL(softmax(z_t / τ) ‖ p)`` [B], from ``adjusted`` log p and the teacher's logits z_t, both [B, K]."""
+    soft = F.softmax(teacher / temperature, 1)
+    return (torch.xlogy(soft, soft) - soft * logs).sum(1)
