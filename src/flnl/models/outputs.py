@@ -72,6 +72,13 @@ def has_outputs(module: nn.Module) -> bool:
     return callable(getattr(type(module), "outputs", None))
 
 
+def why_no_features(module: nn.Module) -> str | None:
+    """Why a network has no features, for a part that needs them; None if it has them, or says its outputs itself."""
+    if isinstance(module, Classifier | Pair) or has_outputs(module) or "head" in module._modules:
+        return None
+    return "it needs features, the input of a last layer called head, and this network has no such layer"
+
+
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """All outputs of ``module`` on ``inputs`` by name, in one pass."""
     if isinstance(module, Classifier | Pair):

@@ -147,7 +147,7 @@ def agree(
 
 ALONE = ("phases",)
 """Words in the names of entries with several phases an epoch, throughout."""
-OF_SOME = ("fednoro", "fedelc_and_mixup", "maskedoptim_and_mixup")
+OF_SOME = ("fednoro", "fedsir", "fedelc_and_mixup", "maskedoptim_and_mixup")
 """How the names of entries begin in which only noisy clients need some passes, which a stack makes for all."""
 OF_VIEWS = ("fedgr", "fedcorr_and_fedgr")
 """Likewise, of a term that asks the network for a view alone, when a stack has passed the batch already."""
