@@ -161,6 +161,13 @@ class ByPrototypes(Exchange):
         """The noisy clients."""
         return (ClientTags(state.noisy),)
 
+    def own(self, state: StabilizeState, client: int) -> StabilizeState:
+        """Whether the client is noisy, and its loss; 0 if it has sent none and others were compared."""
+        losses, noisy = torch.full_like(state.losses, torch.nan), torch.zeros_like(state.noisy)
+        if state.compared:
+            losses[client], noisy[client] = state.losses[client].nan_to_num(), state.noisy[client]
+        return StabilizeState(losses, noisy, torch.zeros_like(state.unreachable[:0]))
+
     def findings(
         self, state: StabilizeState, clients: Mapping[int, ClientState], known: Payload
     ) -> tuple[Finding, ...]:
