@@ -10,7 +10,7 @@ RUN = ("method=fedclean", *QUICK, *LENGTHS)
 def stages(rest: str = "Mean(used), Replace") -> dict[str, str]:
     """FedClean's stages."""
     parts = f"2 rounds: Uniform, AcceptedSamples, cross_entropy, {rest}, inferred_labels"
-    return {"clean": f"{parts}, inferred at end", "inferred": f"{parts}, predicted at end", "usual": parts}
+    return {"warmup": f"{parts}, inferred at end", "correct": f"{parts}, predicted at end", "usual": parts}
 
 
 KNOWN = Known(

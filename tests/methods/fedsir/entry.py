@@ -10,7 +10,7 @@ RUN = ("method=fedsir", *LENGTHS, *SMALL)
 def stages(usual: int = 4, batch: str = "Plain", rest: str = "DistanceAware") -> dict[str, str]:
     """FedSIR's stages."""
     return {
-        "identify": f"1 rounds: Uniform, {batch}, cross_entropy, CleanMean, Replace, subspaces",
+        "preprocess": f"1 rounds: Uniform, {batch}, cross_entropy, CleanMean, Replace, subspaces",
         "usual": f"{usual} rounds: Uniform, {batch}, fedsir, {rest}, Replace, subspaces",
     }
 
