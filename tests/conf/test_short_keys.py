@@ -66,7 +66,7 @@ def literals(hint: Any) -> Iterator[Any]:
 
 def another(value: Any, hint: Any) -> Any:
     """An admissible value of a field besides the one that it has."""
-    for candidate in (*literals(hint), not value if isinstance(value, bool) else 3, 0.25, 0.75, [1], None):
+    for candidate in (*literals(hint), not value if isinstance(value, bool) else 3, 5, 0.25, 0.75, [1], None):
         if candidate != value and not list(_wrong("", candidate, hint)):
             return candidate
     raise AssertionError(f"no other value of {hint}")

@@ -306,18 +306,19 @@ class Method:
             if stage and (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
                 raise UserError(f"{setting.key}: {reason}")
 
-    def cautions(self, sizes: Mapping[int, int], training: Training) -> list[str]:
+    def cautions(self, sizes: Mapping[int, int], training: Training, kind: Kind = "image") -> list[str]:
         """Warnings about parts that hardly work as they are, one line each.
 
         Args:
             sizes: samples of each client that holds any.
             training: how clients train, as far as a stage does not say otherwise.
+            kind: what the data set's samples are.
         """
-        lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training))
+        lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training, kind))
         return list(dict.fromkeys(line for line in lines if line is not None))
 
     def _settings(
-        self, sizes: Mapping[int, int], training: Training, kind: Kind = "image"
+        self, sizes: Mapping[int, int], training: Training, kind: Kind
     ) -> Iterator[tuple[Part, Setting, Stage | None]]:
         """Every part in its setting, with its stage; None for exchanges that are silent in all stages."""
         lengths = tuple(stage.length(len(sizes)) for stage in self.stages)

@@ -1,0 +1,75 @@
+"""FedReDA's exchange: the mean of the others' last models down as a teacher; the share of trusted samples up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
+from flnl.core.model import Model
+from flnl.core.parts import Exchange
+from flnl.core.payload import Params, Payload
+from flnl.core.ranges import Count, StageNumber
+from flnl.core.stored import stored
+from flnl.numerics.averaging import divided, weighted_sum
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Sent to a client: the mean of the last models of all others."""
+
+    params: Params
+
+
+@stored("OwnLastModel")
+@dataclass(frozen=True)
+class OwnLastModel:
+    """Kept on the client: its model after its last training. The server has it, too, since the client sent it."""
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class TrustedShare:
+    """Sent to the server: the share of the client's rows that were trusted in its visit."""
+
+    value: float
+
+
+@runtime_checkable
+class Shares(Protocol):
+    """A loss term's state that knows this share."""
+
+    @property
+    def share(self) -> float:
+        """The share."""
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(Exchange):
+    """From stage ``stage`` on, a client's teacher is the mean of the models that the others have sent last.
+
+    In the first ``plain_rounds`` of the stage all shares are 1, so that all models count alike.
+    """
+
+    sends: ClassVar[tuple[type, ...]] = (Teacher,)
+    keeps: ClassVar[tuple[type, ...]] = (OwnLastModel,)
+    plain_rounds: Count
+    stage: StageNumber
+
+    def relay(self, state: Any, client: int, clock: Clock, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:
+        """The teacher, if any other client has trained."""
+        if clock.stage < self.stage:
+            return ()
+        models = [kept.params for other, kept in kept_by_client(clients, OwnLastModel).items() if other != client]
+        if not models:
+            return ()
+        return (Teacher(divided(models[0], [weighted_sum(models[0], models, [1.0] * len(models))])),)
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        """The share; the model stays, as the server has it."""
+        kept, clock = Payload(OwnLastModel(fit.params)), task.broadcast.clock
+        visit = next((state for state in fit.states.values() if isinstance(state, Shares)), None)
+        if clock.stage < self.stage or visit is None:
+            return Payload(), kept
+        share = 1.0 if clock.since(self.stage) < self.plain_rounds else visit.share
+        return Payload(TrustedShare(share)), kept
