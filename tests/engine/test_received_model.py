@@ -27,6 +27,15 @@ def test_it_is_that_of_the_last_broadcast_even_where_an_object_takes_the_identit
         del params
 
 
+def test_it_gives_any_output() -> None:
+    net = network(MLP([5], 0.0)((1, 2, 2), 3))
+    sent, inputs = Broadcast(0, 1, net.params()), torch.rand(4, 1, 2, 2, dtype=torch.float64)
+    before, logits = net.frozen(sent, output=FEATURES)(inputs), net.frozen(sent)(inputs)
+    net.load({name: torch.zeros_like(p) for name, p in sent.params.items()})
+    assert torch.equal(net.frozen(sent, output=FEATURES)(inputs), before)
+    torch.testing.assert_close(logits, before @ sent.params["head.weight"].T + sent.params["head.bias"])
+
+
 def test_it_is_read_once_for_all_clients_of_a_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(Point(1.0))
     one, other = net.params(), net.params()

@@ -264,11 +264,12 @@ class Method:
             UserError: names the keys to change.
         """
         names = ", ".join(stage.name for stage in self.stages)
+        fits_labels = any(term.fits_labels for stage in self.stages for term in stage.local.values())
         for name, exchange in self.exchange.items():
             _check_names(f"method.exchange.{name}", exchange)
             self._check_networks(f"exchange/{name}", exchange)
         for stage in self.stages:
-            self._check_stage(stage, option_of)
+            self._check_stage(stage, option_of, fits_labels=fits_labels)
         for key, part in reversed(self._parts()):  # exchanges first: other parts' values may refer to theirs
             for name, numbers in _stages_in(part):
                 if numbers and min(numbers) > len(self.stages):
@@ -276,8 +277,8 @@ class Method:
                     value = getattr(part, name)
                     raise UserError(f"{key}.{name}={value}, but method={self.name} {has} ({names})")
 
-    def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
-        if not any(term.fits_labels for term in stage.local.values()):
+    def _check_stage(self, stage: Stage, option_of: OptionOf, *, fits_labels: bool) -> None:
+        if not any(term.fits_labels or (term.without_labels and fits_labels) for term in stage.local.values()):
             raise UserError(
                 f"method.local has {', '.join(stage.local) or 'no term'}, and nothing that learns from labels; "
                 "add such a term to method/local, for instance cross_entropy"

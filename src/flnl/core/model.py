@@ -83,8 +83,8 @@ class Model(Protocol):
     def at(self, params: Params) -> Another:
         """The model with these parameters and buffers, such as one that another client has sent; loads nothing."""
 
-    def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
-        """The model received with ``broadcast``, from inputs [B, C, H, W] to outputs [B, K], whatever is loaded now.
+    def frozen(self, broadcast: Broadcast, *, output: str = LOGITS) -> Callable[[Tensor], Tensor]:
+        """One output of the model received with ``broadcast``, from inputs [B, C, H, W], whatever is loaded now.
 
         There is only one such model: calling a later result of this method changes the model of earlier results.
         """

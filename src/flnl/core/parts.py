@@ -109,7 +109,9 @@ class LossTerm(Part, ABC):
     """
 
     fits_labels: ClassVar[bool] = False
-    """Whether the term learns from labels; each stage needs at least one such term."""
+    """Whether the term learns from labels; each stage needs at least one such term, or one that needs none."""
+    without_labels: ClassVar[bool] = False
+    """Whether the term learns from the samples alone, so that a stage may have no other; one stage fits labels."""
     rowwise: ClassVar[bool] = False
     """Whether the term returns per-sample losses, each of which depends only on its row's outputs, targets and labels;
     then one call can handle the rows of many clients."""

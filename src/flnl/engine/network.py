@@ -214,17 +214,16 @@ class Network(RunModel):
             for layer, mode in zip(self._layers, modes, strict=True):
                 layer.__dict__["training"] = mode
 
-    def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
-        """The received model in eval mode, separate from the one being trained; built at its first call.
+    def frozen(self, broadcast: Broadcast, *, output: str = LOGITS) -> Callable[[Tensor], Tensor]:
+        """One output of the received model in eval mode, separate from the one being trained; built at its first call.
 
         There is only one such model: calling a later result of this method changes the model of earlier results.
         """
 
         def forward(inputs: Tensor) -> Tensor:
             with torch.no_grad():
-                self.count(len(inputs))
-            logits: Tensor = self.receive(broadcast)(inputs)
-            return logits
+                self.count(len(inputs), output)
+            return by_name.output(self.receive(broadcast), output, inputs)
 
         return forward
 

@@ -18,9 +18,9 @@ from flnl.core.step import FEATURES, LOGITS, Step
 from flnl.methods.fedgr.exchange import WEAK_VIEW, RefinedLabels
 from flnl.methods.fedgr.sieve import NO_LABEL
 from flnl.methods.fedgr.teacher import AveragedTeacher, Decay
-from flnl.methods.fedgr.view import StrongDraw, drawn_view, strong_view
 from flnl.numerics.losses import weighted_mean
 from flnl.parts.losses.targets import cross_entropy
+from flnl.parts.strong_view import StrongDraw, drawn_view, strong_inputs
 
 
 def divergence(taught: Tensor, values: Tensor, temperature: float) -> Tensor:
@@ -151,9 +151,7 @@ class FedGR(LossTerm):
     def _outputs(self, step: Step, state: Visit) -> Mapping[str, Tensor]:
         if self.view == "plain":
             return step.outputs
-        mean, std = state.pixels
-        pixels = (step.inputs * std + mean).clamp(0, 1)
-        return step.passes.outputs((strong_view(pixels, step.draw) - mean) / std)
+        return step.passes.outputs(strong_inputs(step.inputs, step.draw, state.pixels))
 
     def _refined(self, step: Step, logits: Tensor) -> Tensor:
         visit, at = step.visit.one(RefinedLabels), step.positions

@@ -1,4 +1,4 @@
-"""The strong view: three of fourteen operations on each image, then a cutout (as FedGR's program has it)."""
+"""The strong view: three of fourteen operations on each image, then a cutout (as in FedGR's program)."""
 
 from dataclasses import dataclass
 
@@ -47,6 +47,12 @@ def strong_view(pixels: Tensor, draw: StrongDraw) -> Tensor:
     for place in range(OPERATIONS):
         pixels = changed(pixels, kinds[:, place], strengths[:, place])
     return cut_out(pixels, draw.cut.to(pixels, non_blocking=True))
+
+
+def strong_inputs(inputs: Tensor, draw: StrongDraw, constants: tuple[Tensor, Tensor]) -> Tensor:
+    """The strong view of ``inputs`` [B, C, H, W], which are ``(pixel - mean) / std`` with the two constants."""
+    mean, std = constants
+    return (strong_view((inputs * std + mean).clamp(0, 1), draw) - mean) / std
 
 
 def changed(pixels: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
