@@ -14,7 +14,8 @@ from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME, NORMED, REGISTRY, Entry
 
-REVEALING = "allow=[LabelCounts,ClassLosses,ClientCentroids,ClassConfidence,SentSampleLosses,Energies,Neighbours]"
+REVEALED = "LabelCounts,ClassLosses,ClientCentroids,ClassConfidence,ClassSubspaces,SentSampleLosses,Energies,Neighbours"
+REVEALING = f"allow=[{REVEALED}]"
 """Everything that any method would send and that sites keep to themselves unless they are told."""
 FAST = ("fedprox",)
 """Entries that are run with every change; others need something else below, or come at night."""
@@ -65,9 +66,10 @@ def assert_same(there: Ran, here: Ran) -> None:
 
 
 def _mirrored() -> set[type]:
+    from flnl.methods.fedreda.exchange import OwnLastModel
     from flnl.methods.fedrn.exchange import LastModel
 
-    return {LastModel}
+    return {LastModel, OwnLastModel}
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,18 @@ def stored(name: str, upgrade: Upgrade | None = None) -> Callable[[type[T]], typ
 
     def register(kind: type[T]) -> type[T]:
         earlier = _CLASSES.get(name)
-        if earlier is not None and earlier.__qualname__ != kind.__qualname__:
-            raise TypeError(f"{kind.__qualname__} cannot be stored as {name}: {earlier.__qualname__} has this name")
+        if earlier is not None and _path(earlier) != _path(kind):  # else the module is loaded again
+            raise TypeError(f"{_path(kind)} cannot be stored as {name}: {_path(earlier)} has this name")
         _CLASSES[name], _NAMES[kind] = kind, name
         if upgrade is not None:
             _UPGRADES[kind] = upgrade
         return kind
 
     return register
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def name_of(kind: type) -> str:

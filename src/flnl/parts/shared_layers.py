@@ -26,6 +26,7 @@ class SharedLayers:
     values: Mapping[str, Tensor]
 
 
+@stored("TrainedLayers")
 @dataclass(frozen=True)
 class TrainedLayers:
     """Sent to the server: the layers after training."""
@@ -73,6 +74,7 @@ class MeanOfLayers(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (SharedLayers,)
+    reports: ClassVar[tuple[type, ...]] = (TrainedLayers,)
 
     def broadcast(self, state: SharedLayers | None, clock: Clock) -> tuple[Any, ...]:
         """The mean, once there is one."""

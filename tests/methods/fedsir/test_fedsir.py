@@ -250,7 +250,7 @@ def test_labels_are_renewed_from_the_mean_of_the_clean_models_of_the_round_befor
     after = EXCHANGE.gathered(state, gathered(2, result(0, 1.0, 10), result(1, 9.0), result(2, 4.0, 20)))
     assert after.reference is not None
     assert after.reference["w"].item() == pytest.approx(3.0)
-    assert EXCHANGE.before_round(state, clock(3)) is None
+    assert EXCHANGE.before_round(after, clock(2)) is None
     job = EXCHANGE.before_round(after, clock(3))
     assert isinstance(job, MeasureSubspaces)
     first = [EXCHANGE.send(after, k, clock(3)) for k in range(3)]

@@ -22,6 +22,7 @@ from flnl.parts.shared_layers import SharedLayers
 from flnl.parts.used_samples import UsedSamples
 
 
+@stored("TransitionNetwork")
 @dataclass(frozen=True)
 class TransitionNetwork:
     """Sent to a client once: the network whose features the last layer turns into transition matrices."""
@@ -48,8 +49,10 @@ class LabelByEnsemble:
     scale: NonNegative
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
-        """Keep them."""
-        moments, total = task.broadcast.extras.one(ModelMoments), torch.zeros(())
+        """Keep them; nothing where no models came to make an ensemble of."""
+        moments, total = task.broadcast.extras.get(ModelMoments), torch.zeros(())
+        if moments is None:
+            return Opened(task.client, Payload())
         for number in range(self.members):
             member = moments.member(task.broadcast.params, task.stream("ensemble", number), self.scale)
             total = total + network.at(member).outputs(task.samples)["logits"].double().softmax(1)
@@ -67,6 +70,7 @@ class Ensemble(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ModelMoments, TransitionNetwork, Transitions)
+    reports: ClassVar[tuple[type, ...]] = (UsedSamples,)
     keeps: ClassVar[tuple[type, ...]] = (DistilledSet, Transitions)
     members: PositiveCount
     threshold: Share
@@ -93,7 +97,7 @@ class Ensemble(Exchange):
 
     def before_round(self, state: EnsembleState, clock: Clock) -> ClientJob[Opened] | None:
         """The labelling, before the first round of the stage."""
-        first = clock.stage == self.stage and clock.stage_round == 0 and state.moments is not None
+        first = clock.stage == self.stage and clock.stage_round == 0 and clock.round > 0
         return LabelByEnsemble(self.members, self.threshold, self.scale) if first else None
 
     def broadcast(self, state: EnsembleState, clock: Clock) -> tuple[Any, ...]:

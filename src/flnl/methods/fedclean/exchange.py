@@ -35,6 +35,7 @@ class InferredLabels(Exchange):
     """
 
     networks: ClassVar[int | None] = 1
+    reports: ClassVar[tuple[type, ...]] = (UsedSamples,)
     keeps: ClassVar[tuple[type, ...]] = (TrainingSets,)
     learner: Learner
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
@@ -13,6 +13,7 @@ from flnl.core.stored import stored
 from flnl.numerics.averaging import divided, weighted_sum
 
 
+@stored("OthersMeanModel")
 @dataclass(frozen=True)
 class Teacher:
     """Sent to a client: the mean of the last models of all others."""
@@ -28,6 +29,7 @@ class OwnLastModel:
     params: Params
 
 
+@stored("TrustedShare")
 @dataclass(frozen=True)
 class TrustedShare:
     """Sent to the server: the share of the client's rows that were trusted in its visit."""
@@ -52,6 +54,7 @@ class LeaveOneOut(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (Teacher,)
+    reports: ClassVar[tuple[type, ...]] = (TrustedShare,)
     keeps: ClassVar[tuple[type, ...]] = (OwnLastModel,)
     plain_rounds: Count
     stage: StageNumber
@@ -64,6 +67,10 @@ class LeaveOneOut(Exchange):
         if not models:
             return ()
         return (Teacher(divided(models[0], [weighted_sum(models[0], models, [1.0] * len(models))])),)
+
+    def mirrors(self, result: ClientResult) -> Payload:
+        """The client's last model, which it has sent."""
+        return Payload() if result.params is None else Payload(OwnLastModel(result.params))
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The share; the model stays, as the server has it."""

@@ -1,6 +1,7 @@
 """FedSIR's exchange: two numbers of each client tell who is clean; directions of the clean relabel the others."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -33,6 +34,7 @@ from flnl.parts.client_tags import ClientTag, ClientTags
 log = logging.getLogger(__name__)
 
 
+@stored("Alikeness")
 @dataclass(frozen=True)
 class Alikeness:
     """Sent to the server once: how alike the directions of the client's classes are."""
@@ -41,6 +43,7 @@ class Alikeness:
     energy: float
 
 
+@stored("ReferenceModel")
 @dataclass(frozen=True)
 class ReferenceModel:
     """Sent when labels are renewed: the mean of the clean clients' models of the round before."""
@@ -103,6 +106,7 @@ class Subspaces(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientTag, ReferenceModel, ClassConsensus, RelabelledSamples)
+    reports: ClassVar[tuple[type, ...]] = (Alikeness, ClassSubspaces)
     keeps: ClassVar[tuple[type, ...]] = (RelabelledSamples,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
     fewest: PositiveCount
@@ -142,7 +146,8 @@ class Subspaces(Exchange):
 
     def before_round(self, state: SubspaceState, clock: Clock) -> ClientJob[Opened] | None:
         """Directions of the clean clients, before a round that renews labels."""
-        return MeasureSubspaces(self.residuals) if self._now(state, clock) else None
+        renews = clock.stage == self.stage and self._renews(clock.stage_round)
+        return MeasureSubspaces(self.residuals) if renews else None
 
     def send(self, state: SubspaceState, client: int, clock: Clock) -> tuple[Any, ...]:
         """The tag; when labels are renewed the reference, to clean clients first, then to others with the consensus."""
@@ -214,6 +219,18 @@ class Subspaces(Exchange):
     def known(self, state: SubspaceState) -> tuple[Any, ...]:
         """The noisy clients."""
         return (ClientTags(state.noisy),)
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """How many samples of each class the client has, and what their features look like."""
+        return {ClassSubspaces: math.inf}
+
+    def own(self, state: SubspaceState, client: int) -> SubspaceState:
+        """Whether the client is noisy, and what it has sent; zeros if it has sent nothing and others were compared."""
+        noisy, statistics = torch.zeros_like(state.noisy), torch.full_like(state.statistics, torch.nan)
+        if state.compared:
+            noisy[client], statistics[client] = state.noisy[client], state.statistics[client].nan_to_num()
+        return SubspaceState(noisy, statistics)
 
     def findings(self, state: SubspaceState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The split once clients have been compared, and on noisy clients the samples with another label."""

@@ -72,6 +72,7 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
     return noisy
 
 
+@stored("ClassSubspaces")
 @dataclass(frozen=True)
 class ClassSubspaces:
     """Sent to the server by a clean client: what its features of each class look like. Zero where there are none."""
