@@ -313,7 +313,8 @@ class Exchange(Part):
 
         A job for once has a round of its own, such as the first of a stage: ``clock.stage_round == 0``. There, clients
         receive the model that the stage before ended with, also if this one restarts from the initial model; and what
-        ``broadcast`` and ``send`` have for them.
+        ``broadcast`` and ``send`` have for them. Whether there is a job follows from the clock alone, by which a real
+        client checks that it is asked.
         """
         return None
 
