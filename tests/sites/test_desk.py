@@ -120,6 +120,7 @@ def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Pa
         ({"run": "../other"}, "this name"),
         ({"client": 8}, "this number"),
         ({"client": "8"}, "another type"),
+        ({"holders": 9}, "more clients hold samples"),
         ({"kind": "secret"}, "kind that is not expected"),
     ],
 )
@@ -195,7 +196,11 @@ def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[Desk, Parts
         ({"job": "ask", "ask": 1}, "asks no such job"),
         ({"stage": 2}, "no such stage"),
         ({"lengths": (1, 2)}, "no such stage"),
+        ({"lengths": (10**6,)}, "no such stage or round"),
         ({"round": -1}, "no such stage or round"),
+        ({"round": 2}, "no such stage or round"),
+        ({"floor": 1}, "begin again after this round"),
+        ({"seed": 7}, "the seed is not the configuration's"),
         ({"kept": "0" * 32}, "which the server names, is not here"),
         ({"kept": "../../../secret.key"}, "which the server names, is not here"),
         ({"seed": "1"}, "another type"),
@@ -227,6 +232,55 @@ def test_a_job_is_asked_for_a_few_times_only(site: tuple[Desk, Parts, Parts], tm
         other = wire.written({name: tensor + number for name, tensor in model.items()})
         kinds += [said(desk, [site[2][0], other])["kind"] for _ in range(2)]
     assert kinds == [*["done"] * 6, "refused", "refused"]
+
+
+@pytest.mark.parametrize("message", ["evaluate", "finish"])
+def test_few_models_are_scored_and_taken_in_a_round(message: str, site: tuple[Desk, Parts, Parts], tmp_path: Path):
+    """Counts of many crafted models would tell of single labels."""
+    desk = Desk(site[0].data, tmp_path)
+    desk.handle(site[1])
+    task, model = wire.read(site[2][0]), wire.read(site[2][1])
+    more = {"own": {}, "kept": ""} if message == "finish" else {}
+
+    def asked(number: int, round: int) -> dict[str, Any]:
+        header = wire.written({"kind": message, "run": task["run"], "round": round, **more})
+        return said(desk, [header, wire.written({name: tensor + number for name, tensor in model.items()})])
+
+    assert "refused" not in [asked(number, 1)["kind"] for number in (0, 1, 2, 0)]
+    assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
+    assert asked(3, 2)["kind"] != "refused"
+    assert [asked(4, round)["why"] for round in (-5, 3)] == ["the method has no such round"] * 2
+
+
+def test_no_text_of_an_error_in_a_sites_own_work_crosses(
+    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have a path, and with it a class: that of an image that cannot be read any more."""
+    desk = Desk(site[0].data, tmp_path)
+    desk.handle(site[1])
+
+    def unreadable(job: LocalTraining, network: Any, task: Any) -> Any:
+        raise UserError("dataset.root: /data/cats/0.png cannot be read any more")
+
+    monkeypatch.setattr(LocalTraining, "__call__", unreadable)
+    assert said(desk, site[2]) == {"kind": "failed", "why": "UserError"}
+
+
+def test_a_run_that_is_refused_leaves_what_was_there(tmp_path: Path) -> None:
+    own = tmp_path / "run" / "sites" / "0" / "precious"
+    own.parent.mkdir(parents=True)
+    own.write_text("x")
+    with pytest.raises(UserError, match="takes part with 9999 samples"):
+        run(WORDS, tmp_path / "run", "executor.least_samples=9999")
+    assert own.read_text() == "x"
+    assert not (tmp_path / "run" / "sites.run").exists()
+
+
+def test_what_has_crossed_is_written_with_every_job(tmp_path: Path) -> None:
+    with assembled(WORDS, tmp_path / "run") as parts:
+        next(parts.rounds())
+        before = (link_of(parts).folder / "crossed.csv").read_text()
+    assert "up,model" in before
 
 
 def test_a_task_that_is_asked_again_is_answered_without_training(

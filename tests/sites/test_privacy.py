@@ -3,18 +3,20 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from flnl.core.errors import UserError
 from flnl.core.messages import Kept
+from flnl.core.method import Method
 from flnl.methods.fedcorr.exchange import LidScore
 from flnl.methods.fedpeer.exchange import LabelCounts, SharedLabels
 from flnl.sites import wire
 from flnl.sites.messages import RefusedError
-from flnl.sites.policy import Ledger
+from flnl.sites.policy import Ledger, revealed
 from tests.properties.runs import Ran, assembled, run
 from tests.sites.test_desk import WORDS, link_of, recorded
 
@@ -68,6 +70,27 @@ def test_a_ledger_is_kept_before_anything_leaves(tmp_path: Path) -> None:
     again.release("run", [LabelCounts], {LabelCounts: math.inf}, b"labels", 1.5)
     assert lines(path)[1]["epsilon"] is None
     assert b"labels" not in path.read_bytes()
+
+
+def test_two_ledgers_of_one_file_know_of_each_other(tmp_path: Path) -> None:
+    """Those of two runs at once."""
+    path, costs = tmp_path / "ledger.jsonl", dict[type, float]({LabelCounts: 3.0})
+    one, other = (Ledger(path, b"s" * 32) for _ in range(2))
+    one.release("a", [LabelCounts], costs, b"labels", 5.0)
+    with pytest.raises(RefusedError, match="6, and the site allows 5"):
+        other.release("b", [LabelCounts], costs, b"others", 5.0)
+    other.release("b", [LabelCounts], costs, b"labels", 5.0)
+    assert [line["run"] for line in lines(path)] == ["a", "b"]
+
+
+def test_a_type_that_two_exchanges_send_counts_as_the_worse() -> None:
+    class Sends:
+        def __init__(self, epsilon: float) -> None:
+            self.reveals = {LabelCounts: epsilon}
+
+    for order in ((math.inf, 0.01), (0.01, math.inf)):
+        method = SimpleNamespace(exchange=dict(zip("ab", map(Sends, order), strict=True)))
+        assert revealed(cast(Method, method)) == {LabelCounts: math.inf}
 
 
 def test_a_run_begins_with_what_leaves_its_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,8 +111,15 @@ class _Run:
     key: str
     client: int
     clients: int
+    holders: int  # of the clients, how many hold samples
     shelf: Shelf
     folder: Path
+    scored: dict[tuple[str, int], set[bytes]] = field(default_factory=dict)  # digests of models, by message and round
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Rounds of each stage."""
+        return tuple(stage.length(self.holders) for stage in self.built.method.stages)
 
 
 @dataclass
@@ -144,9 +151,9 @@ class Desk:
         """The answer to a message; a refusal where the site does not do what it asks, whatever the bytes are."""
         try:
             return self._answer(parts)
-        except UserError as error:
+        except (RefusedError, WireError) as error:
             return [_header(REFUSED, kind="refused", why=str(error))]
-        except Exception as error:  # its text may have values of samples or paths
+        except Exception as error:  # its text may have values of samples or paths, also that of a user's error
             log.warning("%s: a task failed", self.data.name, exc_info=True)
             return [_header(REFUSED, kind="failed", why=type(error).__name__)]
 
@@ -163,6 +170,7 @@ class Desk:
             raise WireError("a message without a model")
         sent = messages.read_model(parts[1], run.built.initial)
         params = {name: tensor.to(run.built.network.device) for name, tensor in sent.items()}
+        self._count(run, header, parts[1])
         if header["kind"] == "evaluate":
             return [self._evaluated(run, params)]
         if header["kind"] == "finish":
@@ -180,11 +188,17 @@ class Desk:
             raise RefusedError(f"{len(unknown)} of the site's classes are unknown to the server")
         if header["classes"] != classes:
             raise RefusedError("the server has other classes than the site, or in another order")
+        holders = header["holders"]
         if not run.isalnum() or len(run) > 100 or not 0 <= header["client"] < clients <= 10**6:
             raise RefusedError("a run of this name, or a client of this number, there is not")
         if key_of(header["config"], classes) != header["key"]:
             raise RefusedError("the key is not that of the configuration")
-        made = self.building(header["config"], self.data.dataset, self.device)
+        if not 1 <= holders <= clients:
+            raise RefusedError("more clients hold samples than there are")
+        try:
+            made = self.building(header["config"], self.data.dataset, self.device)
+        except UserError as error:  # of the server's configuration
+            raise RefusedError(str(error)) from None
         self.policy.admit(made.method, header["key"], len(self.data.dataset.train))
         folder = self.folder / RUNS / run
         token, known = self.data.token(self._secret), folder / "token"
@@ -192,20 +206,24 @@ class Desk:
             raise RefusedError("the site's samples or labels have changed since the run began")
         shelf = Shelf(folder, self._secret)
         known.write_text(token)
-        self._runs[run] = _Run(made, header["key"], header["client"], clients, shelf, folder)
+        self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
         versions = {"torch": str(torch.__version__), "numpy": np.__version__}
         return _header(OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions)
 
     # --------------------------------------------------------------------------------------------------------- a task
 
     def _work(self, run: _Run, header: dict[str, Any], parts: Parts, params: Params) -> list[bytes]:
+        method, lengths, number = run.built.method, header["lengths"], header["stage"]
+        if lengths != run.lengths or not 0 <= header["round"] < sum(lengths):
+            raise RefusedError("the method has no such stage or round")
+        stage, _ = method.at(header["round"], run.holders)
+        if stage.number != number:
+            raise RefusedError("the method has no such stage or round")
+        if header["seed"] != run.built.seed or not 0 <= header["floor"] <= header["round"]:
+            raise RefusedError("the seed is not the configuration's, or the run would begin again after this round")
         task_name = _task_name(header, parts[1])
         if (stored := run.shelf.reply(task_name)) is not None:
             return list(stored)
-        method, lengths, number = run.built.method, header["lengths"], header["stage"]
-        if not 1 <= number <= len(method.stages) or len(lengths) != len(method.stages) or header["round"] < 0:
-            raise RefusedError("the method has no such stage or round")
-        stage = method.stages[number - 1]
         job, allowed = self._job(run.built, stage, header)
         name = f"{header['job']} {header['exchange']}"
         if len({e.task for e in run.shelf.entries if (e.round, e.job) == (header["round"], name)}) >= TRIES:
@@ -282,6 +300,18 @@ class Desk:
         self.ledger.release(run.folder.name, kinds, costs, labels, self.policy.max_epsilon)
 
     # ----------------------------------------------------------------------------------------------------- evaluation
+
+    def _count(self, run: _Run, header: Mapping[str, Any], model: bytes) -> None:
+        """Refuse to tell of many models: with enough of them, counts tell of single samples."""
+        if header["kind"] == "task":
+            return
+        if not 0 <= header["round"] <= sum(run.lengths):
+            raise RefusedError("the method has no such round")
+        seen = run.scored.setdefault((header["kind"], header["round"]), set())
+        digest = hashlib.sha256(model).digest()
+        if digest not in seen and len(seen) >= TRIES:
+            raise RefusedError(f"the server has sent {TRIES} models with round {header['round']} before")
+        seen.add(digest)
 
     def _evaluated(self, run: _Run, params: Params) -> bytes:
         """How a model does on the held-out samples, if there are enough."""

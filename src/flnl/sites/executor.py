@@ -64,12 +64,13 @@ class Sites(ClientsApart):
         SiteEvaluator(federation=without, network=network, method=method).aid(
             method.aid
         )  # fail before anything is made
-        begun = (folder / NAMED).exists()
+        begun, there = (folder / NAMED).exists(), (folder / FOLDER).exists()
         try:
             link = self._opened(cfg, federation, method, folder)
         except BaseException:
             if not begun:  # or a folder of a run that could not begin would stay
                 (folder / NAMED).unlink(missing_ok=True)
+            if not there:
                 shutil.rmtree(folder / FOLDER, ignore_errors=True)
             raise
         self._links[:] = [link]

@@ -93,7 +93,7 @@ class Link:
         about = {"wire": wire.VERSION, "flnl": __version__, "run": self.run, "key": self.key, "config": self.config}
 
         def opening(client: int) -> Parts:
-            whom = {"client": client, "clients": max(self.sites) + 1}
+            whom = {"client": client, "clients": max(self.sites) + 1, "holders": len(self.sites)}
             return [_header(OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         for client, parts in self._exchanged({client: opening(client) for client in self.sites}):
@@ -113,6 +113,7 @@ class Link:
             while waiting and all(one in done for one in waiting[:BLOCK]):
                 block, waiting = waiting[:BLOCK], waiting[BLOCK:]
                 yield reduce([done.pop(one) for one in block])
+        self.close()
 
     def evaluate(self, params: Params, after: int) -> dict[str, float]:
         """Accuracy and loss of a model on what all sites hold out and tell of; empty if that is nothing.
@@ -254,6 +255,8 @@ class Link:
             raise WireError("a handle that is none")
         if not all(0 <= said[name] < MOST_PASSES for name in ("trained", "scored", "steps")):
             raise WireError("numbers of passes or steps that are none")
+        if not all(0 <= (said[name] or 0) <= self.sizes[task.client] for name in ("relabelled", "changed")):
+            raise WireError("numbers of labels that are none")
         result = self._outcome(job, task, said, parts)
         self.tally.add(Tally(said["trained"], said["scored"]))
         self.traffic.payload("up", said["reports"])

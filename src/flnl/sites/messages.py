@@ -23,6 +23,7 @@ OPEN = {
     "classes": tuple[str, ...],
     "client": int,
     "clients": int,
+    "holders": int,  # of the clients, how many hold samples
 }
 """The server opens a run."""
 

@@ -9,11 +9,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from flnl.core.method import Method
 from flnl.core.stored import name_of
 from flnl.sites.messages import RefusedError
 from flnl.storage.atomic import write_atomically
 
+SECONDS = 60.0
+"""How long to wait for another process that writes the ledger."""
 TRIES = 3
 """How often a job of one round may be asked for with other contents, as by a server that begins the round anew."""
 
@@ -46,8 +50,15 @@ class Policy:
 
 
 def revealed(method: Method) -> dict[type, float]:
-    """The types of a method that only leave a site if they are allowed, or that cost ε, which is the value."""
-    return {kind: epsilon for exchange in method.exchange.values() for kind, epsilon in exchange.reveals.items()}
+    """The types of a method that only leave a site if they are allowed, or that cost ε, which is the value.
+
+    Of a type that several exchanges send, the largest ε counts: it is in the clear if any of them sends it so.
+    """
+    found: dict[type, float] = {}
+    for exchange in method.exchange.values():
+        for kind, epsilon in exchange.reveals.items():
+            found[kind] = max(epsilon, found.get(kind, 0.0))
+    return found
 
 
 @dataclass(frozen=True)
@@ -65,13 +76,18 @@ class Ledger:
 
     def __init__(self, path: Path, secret: bytes) -> None:
         self._path, self._secret = path, secret
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.releases = [Release(**json.loads(line)) for line in lines]
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=SECONDS)
+
+    @property
+    def releases(self) -> list[Release]:
+        """All so far, also those of other processes."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return [Release(**json.loads(line)) for line in lines]
 
     @property
     def spent(self) -> float:
         """The sum of ε over different draws; what was released in the clear is not in it."""
-        return sum({one.draw: one.epsilon or 0.0 for one in self.releases}.values())
+        return _sum(self.releases)
 
     def release(
         self, run: str, kinds: Iterable[type], costs: Mapping[type, float], labels: bytes, most: float | None
@@ -96,11 +112,17 @@ class Ledger:
             about = f"{name} {epsilon!r}\n".encode() + labels
             draw = hmac.new(self._secret, about, "sha256").hexdigest()[:32]
             new.append(Release(run, name, epsilon, draw))
-        new = [one for one in new if one not in self.releases]
-        known = {one.draw for one in self.releases}
-        after = self.spent + sum(one.epsilon or 0.0 for one in new if one.draw not in known)
-        if most is not None and after > most:
-            raise RefusedError(f"the labels' ε would add up to {after:g}, and the site allows {most:g}")
-        if new:
-            self.releases += new
-            write_atomically(self._path, "".join(json.dumps(asdict(one)) + "\n" for one in self.releases).encode())
+        if not new:
+            return
+        with self._lock:
+            before = self.releases
+            after = [*before, *(one for one in new if one not in before)]
+            if most is not None and _sum(after) > max(most, _sum(before)):
+                raise RefusedError(f"the labels' ε would add up to {_sum(after):g}, and the site allows {most:g}")
+            if len(after) > len(before):
+                write_atomically(self._path, "".join(json.dumps(asdict(one)) + "\n" for one in after).encode())
+
+
+def _sum(releases: Iterable[Release]) -> float:
+    """ε of different draws."""
+    return sum({one.draw: one.epsilon or 0.0 for one in releases}.values())

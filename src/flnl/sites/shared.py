@@ -55,6 +55,7 @@ class Built:
     initial: Params
     model: Mapping[str, Any]  # as files name it
     observe: bool
+    seed: int
 
 
 def built(text: str, dataset: Dataset, device: str) -> Built:
@@ -86,4 +87,4 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     cfg: DictConfig = OmegaConf.create({**values, "method": method})
     parts = assemble(compose.build(cfg.method), registry.option_of)
     network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
-    return Built(parts, compose.training(cfg), network, initial, given["model"], given["observe"] is True)
+    return Built(parts, compose.training(cfg), network, initial, given["model"], given["observe"] is True, cfg.seed)
