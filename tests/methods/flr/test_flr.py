@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flnl.config import compose
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
@@ -395,3 +397,10 @@ def test_a_regulariser_that_never_acts_says_so(
     if caution is not None:
         assert caution.startswith(f"method.local.mine.R_w={changed['R_w']}: ")
         assert f"no more rounds than these, {lengths[-1]}; " in caution
+
+
+def test_the_warm_up_ends_under_every_protocol() -> None:
+    """Under one of 40 rounds a warm-up of 50 would never end, and FLR would be FedAvg."""
+    for file in sorted((CONF / "protocol").glob("*.yaml")):
+        cfg = compose.resolved(compose.load(["method=flr", f"protocol={file.stem}"]))
+        assert cfg["method"]["local"]["flr"]["R_w"] < cfg["protocol"]["rounds"], file.stem
