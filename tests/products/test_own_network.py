@@ -40,7 +40,7 @@ def test_a_plain_module_is_stacked_if_its_layers_can_be(tmp_path: Path, capsys: 
     for name in alone:
         torch.testing.assert_close(stacked[name], alone[name], rtol=1e-9, atol=1e-9)
     run([*WORDS, "method=fedavg", f"model.path={PLAIN}"], tmp_path / "plain", "executor=stacked", "rounds=1")
-    assert "clients run one by one: the network has dropout" in capsys.readouterr().err
+    assert "clients run one by one: the network's forward pass mixes channels or samples" in capsys.readouterr().err
 
 
 def test_a_training_step_gives_the_loss_and_the_run_says_what_it_does(

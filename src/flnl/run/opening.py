@@ -144,6 +144,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         if resumed is not None and resumed.executor:
             begun = replace(begun, executor=resumed.executor)
     state = _state(initial, resumed, federation, network, claimed)
+    shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
+    state = replace(state, clients=state.clients.on(shelf, limit))
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
     _refuse_states_elsewhere(state, executor)
@@ -155,8 +157,6 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     about = _about(cfg, overrides, claimed, evaluator, executor)
     if begun is not None:
         _tell_what_goes_on(begun, about, resumed)
-    shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
-    state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, evaluator.federation), chosen, f"in {folder.path}", *about_clients])
     _tell_of_conditions(cfg, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
