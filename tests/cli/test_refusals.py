@@ -151,7 +151,7 @@ MISTAKES = {
     "noise.mu=0.5": "noise.mu belongs to noise=fedes",
     "noise.eta=0.5": "noise.eta belongs to",
     "partition.p=0.3": "partition.p belongs to partition=fedcorr",
-    "method.mu=0.5": "method.mu belongs to method=fedprox or method=fedreda, which is not chosen here; the part's own key",
+    "method.mu=0.5": "method.mu belongs to method=fedprox or method=fedreda, which is not chosen here; the part's own",
     "method=fedprox method.muu=0.5": "did you mean method.mu?",
     "noise.roh=0.6": "did you mean noise.rho?",
     "nois.rho=0.6": "did you mean noise.rho?",
