@@ -99,8 +99,11 @@ def test_a_run_begins_with_what_leaves_its_sites(tmp_path: Path, capsys: pytest.
     told = " ".join(capsys.readouterr().err.split())
     assert "LabelCounts in training (ε = 3): once: the count of each class among a client's labels" in told
     assert "how many of its labels were flagged and changed how many samples it holds out" in told
-    run([*WORDS[:-2], "method=fedavg", "rounds=1", "executor.counts=false"], tmp_path / "fedavg")
-    assert "at most: its model, numbers of samples and steps, mean loss\n" in capsys.readouterr().err
+    words = ("method=fedavg", "rounds=1", "executor.counts=false", "executor.allow=[Neighbours]")
+    run([*WORDS[:-2], *words], tmp_path / "fedavg")
+    told = capsys.readouterr().err
+    assert "at most: its model, numbers of samples and steps, mean loss\n" in told
+    assert "executor.allow names Neighbours, which this method does not send" in told
 
 
 def test_no_label_no_pixel_and_no_name_leaves_a_site(tmp_path: Path) -> None:

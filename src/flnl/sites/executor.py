@@ -20,6 +20,7 @@ from flnl.core.execution import Block, ClientJob
 from flnl.core.messages import ClientTask, Samples
 from flnl.core.method import Method
 from flnl.core.ranges import Count, FromFiles, PathText, PositiveCount
+from flnl.core.stored import name_of
 from flnl.core.tally import Tally
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation
@@ -31,7 +32,7 @@ from flnl.sites.carrier import Loopback
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
 from flnl.sites.link import Link
-from flnl.sites.policy import Policy
+from flnl.sites.policy import Policy, revealed
 from flnl.sites.shared import Built, built, shared
 from flnl.sites.traffic import leaving
 from flnl.storage.atomic import write_atomically
@@ -82,12 +83,15 @@ class Sites(ClientsApart):
             end=link.finish,
             held_out=link.evaluate if len(federation.validation) else None,
         )
+        sent = {name_of(kind) for kind in revealed(method)}
+        unsent = [name for name in self.allow if name not in sent]
         leaves = leaving(method, counts=self.counts, held_out=len(federation.validation) > 0)
         return server, [
             f"sites: {len(link.sites)} in this process, each with its own samples alone; the server has none",
             f"what they do has the key {link.key}",
             f"leaves each site, at most: its model, numbers of samples and steps, mean loss{'; and' if leaves else ''}",
             *(f"  {line}" for line in leaves),
+            *([f"executor.allow names {', '.join(unsent)}, which this method does not send"] if unsent else []),
         ]
 
     def _opened(self, cfg: DictConfig, federation: Federation, method: Method, folder: Path) -> Link:
