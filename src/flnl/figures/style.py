@@ -55,7 +55,7 @@ def client_axis(axes: Any, names: Sequence[str], of: str | None = None) -> None:
 
 def bare(axes: Any) -> None:
     """Use small ticks, and remove the frame above and on the right."""
-    axes.tick_params(colors=INK, labelsize=8, length=2)
+    axes.tick_params(which="both", colors=INK, labelsize=8, length=2)
     axes.xaxis.label.set_size(9)
     axes.yaxis.label.set_size(9)
     axes.title.set_size(9)

@@ -119,8 +119,10 @@ def enter(folder: Path, name: str, of: Mapping[str, float], **costs: float) -> N
 def results(tmp_path: Path) -> Path:
     """FedAvg, a method that is better and dearer, one with a task less, a withdrawn one, and the ceiling."""
     both = ("benchmark/one", "benchmark/two", "benchmark/calm")
-    enter(tmp_path, "fedavg", dict(zip(both, (0.5, 0.6, 0.9), strict=True)), cpu_time_s=10, bytes=10)
-    enter(tmp_path, "better", dict(zip(both, (0.7, 0.8, 0.85), strict=True)), cpu_time_s=30, bytes=20)
+    costs = {"cpu_time_s": 10, "bytes": 10, "training_passes": 100, "forward_passes": 0}
+    enter(tmp_path, "fedavg", dict(zip(both, (0.5, 0.6, 0.9), strict=True)), **costs)
+    costs = {"cpu_time_s": 30, "bytes": 20, "training_passes": 90, "forward_passes": 50}
+    enter(tmp_path, "better", dict(zip(both, (0.7, 0.8, 0.85), strict=True)), **costs)
     enter(tmp_path, "half", {"benchmark/one": 0.9})
     enter(tmp_path, "gone", dict(zip(both, (0.9, 0.9, 0.9), strict=True)), cpu_time_s=10, bytes=10)
     (tmp_path / "t" / "gone" / "withdrawn.md").write_text("it read the test set")
@@ -138,7 +140,7 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "~~gone~~ (it read the test set)" in text
     assert "half (two)" in text
     assert "| *clean labels* |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
-    assert "| better |  |  | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+    assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
 
 
 def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:

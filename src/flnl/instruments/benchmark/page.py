@@ -14,6 +14,7 @@ import jinja2
 
 from flnl.config.folders import CONF
 from flnl.console.markdown import grid, literal
+from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.standing import Standing
@@ -142,7 +143,7 @@ class Page:
         same = DataFrame(1.0, index=[*ranks], columns=[*ranks])
         for (one, other), p in self.standing.better.items():
             same.loc[one, other] = same.loc[other, one] = p
-        tasks = f"{len(self.noisy)} tasks, {len(self.benchmark.seeds)} seeds"
+        tasks = f"{counted(len(self.noisy), 'task')}, {counted(len(self.benchmark.seeds), 'seed')}"
         return diagram(ranks, same, f"benchmark {self.benchmark.version}, {tasks}")
 
     def cost_figure(self) -> Figure:
@@ -164,6 +165,9 @@ class Page:
             for cost, mean, name in points:
                 axes.annotate(name, (cost, mean), (4, 2), textcoords="offset points", fontsize=7, color=INK)
             axes.set_xscale("log")
+            for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+                axis("{x:g}")
+            axes.margins(x=0.1)
         if (ceiling := self.scores.get(CEILING)) and all(task.name in ceiling for task in self.noisy):
             level = fmean(ceiling[task.name].mean for task in self.noisy)
             axes.axhline(level, color=INK, lw=0.8, ls="--")
@@ -185,16 +189,16 @@ class Page:
     # --------------------------------------------------------------------------------------------------------- numbers
 
     def cost(self, name: str, cost: str) -> float | None:
-        """Times FedAvg's, mean over the noisy tasks; None if one lacks it."""
+        """Times FedAvg's (forward passes: its training passes), mean over the noisy tasks; None if one lacks it."""
         ratios = []
         for task in self.noisy:
             own, base = (self.scores.get(one, {}).get(task.name) for one in (name, FEDAVG))
             if own is None or base is None:
                 return None
-            mine, theirs = own.cost(cost), base.cost(cost)
-            if mine is None or theirs is None:
+            mine, theirs = own.cost(cost), base.cost(COSTS["passes"] if cost == COSTS["forward"] else cost)
+            if mine is None or not theirs:
                 return None
-            ratios.append(mine / theirs if theirs else 1.0 + (mine > 0) * float("inf") if mine else 1.0)
+            ratios.append(mine / theirs)
         return fmean(ratios) if ratios else None
 
     @property
