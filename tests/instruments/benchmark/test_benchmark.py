@@ -190,7 +190,7 @@ def test_a_number_that_is_another_or_missing_is_told() -> None:
 def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path: Path) -> None:
     """On data that are everywhere. A change that moves these bits moves every entry: rerun them.
 
-    Entries that fit mixtures do so by scikit-learn, whose last bits follow the processor: three points are much for those.
+    Entries that fit mixtures do so by scikit-learn, whose last bits follow the processor: three points are much there.
     """
     rules = definition.load()
     tasks = [task for task in rules.tasks.values() if task.name.startswith("digits")]
