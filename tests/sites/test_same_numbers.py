@@ -102,7 +102,7 @@ def test_a_method_gives_the_same_bits(entry: Entry, references: References, tmp_
             id="a stage that restarts, momentum, unequal sites, half of them",
         ),
         pytest.param(
-            ("method=dividemix", "rounds=2", "fraction=0.3", *NORMED),
+            ("method=dividemix", "method.T_wu=1", "method.T=1", "fraction=0.3", *NORMED),
             id="two networks with batch norm",
             marks=pytest.mark.slow,
         ),
