@@ -391,6 +391,7 @@ NOT_RECORDED = (
     "flr_on_half_the_samples",
     "fedlsr_as_released_with_batch_norm",
     "fedgr_as_released_with_batch_norm_on_unequal_clients",
+    "fedclean",
 )
 """Entries whose clients run one by one, or select so few samples that no two steps are alike; of every other some steps
 are recorded."""
