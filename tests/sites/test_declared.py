@@ -37,5 +37,5 @@ def test_what_a_part_reports_has_a_stored_name(part: type[Any]) -> None:
 
 def test_who_reports_after_training_says_what() -> None:
     """But for what only stays on the client."""
-    silent = [one.__name__ for one in OURS if issubclass(one, Exchange) and one.report is not Exchange.report]
-    assert [name for name in silent if not next(one for one in OURS if one.__name__ == name).reports] == ["SmallLoss"]
+    reporting = [one for one in OURS if issubclass(one, Exchange) and one.report is not Exchange.report]
+    assert [one.__name__ for one in reporting if not one.reports] == ["SmallLoss"]

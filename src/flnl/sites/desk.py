@@ -24,7 +24,7 @@ from flnl.core.errors import UserError
 from flnl.core.execution import ClientJob
 from flnl.core.messages import Answered, Broadcast, ClientResult, ClientState, ClientTask, Samples
 from flnl.core.method import Stage
-from flnl.core.payload import CPU, Params, Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, ServerState, Shelved
 from flnl.core.stored import name_of
 from flnl.data.dataset import Dataset
@@ -152,10 +152,10 @@ class Desk:
         try:
             return self._answer(parts)
         except (RefusedError, WireError) as error:
-            return [_header(REFUSED, kind="refused", why=str(error))]
+            return [messages.written(REFUSED, kind="refused", why=str(error))]
         except Exception as error:  # its text may have values of samples or paths, also that of a user's error
             log.warning("%s: a task failed", self.data.name, exc_info=True)
-            return [_header(REFUSED, kind="failed", why=type(error).__name__)]
+            return [messages.written(REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
         kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH}
@@ -208,7 +208,9 @@ class Desk:
         known.write_text(token)
         self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
         versions = {"torch": str(torch.__version__), "numpy": np.__version__}
-        return _header(OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions)
+        return messages.written(
+            OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions
+        )
 
     # --------------------------------------------------------------------------------------------------------- a task
 
@@ -242,8 +244,8 @@ class Desk:
         self._let_out(run, answer["reports"], allowed, task)
         run.shelf.forget_before(header["floor"])
         handle = run.shelf.put(after, max(last, of_stage))
-        said = _header(DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer)
-        reply = [said, *([] if model is None else [wire.written(_on_cpu(model))])]
+        said = messages.written(DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer)
+        reply = [said, *([] if model is None else [wire.written(model)])]
         run.shelf.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
         return reply
 
@@ -326,7 +328,7 @@ class Desk:
                 "right": int((logits.argmax(1) == samples.given).sum()),
                 "loss": round(loss * ONE) if math.isfinite(loss) else None,
             }
-        return _header(SCORED, kind="scored", **scores)
+        return messages.written(SCORED, kind="scored", **scores)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
@@ -354,12 +356,7 @@ class Desk:
         if self.policy.counts and table.flagged is not None:
             changed = sum(one != other for one, other in zip(table.given, table.final, strict=True))
             counts = {"flagged": int(sum(table.flagged)), "changed": changed}
-        return [_header(FINISHED, kind="finished", **counts)]
-
-
-def _header(fields: Mapping[str, Any], **values: Any) -> bytes:
-    assert values.keys() == fields.keys(), "a message has the fields of its kind"
-    return wire.written(values)
+        return [messages.written(FINISHED, kind="finished", **counts)]
 
 
 def _expected(made: Built) -> set[type]:
@@ -383,7 +380,3 @@ def _task_name(header: Mapping[str, Any], model: bytes) -> str:
     """A name of a task that tells it from all others; where a server may begin again is no part of it."""
     asked = wire.written({key: value for key, value in header.items() if key != "floor"})
     return hashlib.sha256(hashlib.sha256(asked).digest() + hashlib.sha256(model).digest()).hexdigest()[:32]
-
-
-def _on_cpu(params: Params) -> Params:
-    return {name: tensor.to(CPU) for name, tensor in params.items()}

@@ -18,7 +18,7 @@ from flnl.core.execution import BLOCK, Block, ClientJob
 from flnl.core.messages import Answered, ClientResult, ClientState, ClientTask, Kept, Observation
 from flnl.core.method import Method
 from flnl.core.parts import Exchange
-from flnl.core.payload import CPU, Params, Payload, all_finite, size_in_bytes
+from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState
 from flnl.core.tally import Tally
 from flnl.engine.jobs import Correct, Open
@@ -94,7 +94,7 @@ class Link:
 
         def opening(client: int) -> Parts:
             whom = {"client": client, "clients": max(self.sites) + 1, "holders": len(self.sites)}
-            return [_header(OPEN, kind="open", **about, **whom, classes=self.classes)]
+            return [messages.written(OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         for client, parts in self._exchanged({client: opening(client) for client in self.sites}):
             opened = self._told(client, parts, {"opened": OPENED})
@@ -120,7 +120,7 @@ class Link:
 
         It is exact: whole numbers are added. ``after`` is the number of rounds that the model has behind it.
         """
-        message = [_header(EVALUATE, kind="evaluate", run=self.run, round=after), wire.written(_on_cpu(params))]
+        message = [messages.written(EVALUATE, kind="evaluate", run=self.run, round=after), wire.written(params)]
         scores = []
         for client, parts in self._exchanged(dict.fromkeys(self.sites, message)):
             self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
@@ -139,7 +139,7 @@ class Link:
 
     def finish(self, state: FederatedState) -> None:
         """Tell all sites the end of the run, and the model that was evaluated last, which ``state`` has."""
-        model = wire.written(_on_cpu(state.server.params))
+        model = wire.written(state.server.params)
         told = {name: one for name, one in self.method.exchange.items() if one.overrides("own")}
 
         def finishing(client: int) -> Parts:
@@ -151,7 +151,7 @@ class Link:
             header = {"run": self.run, "round": state.round, "own": own, "kept": _handle(state.client(client))}
             self.traffic.crossed("down", LAST_MODEL, size_in_bytes(state.server.params))
             self.traffic.payload("down", own.values())
-            return [_header(FINISH, kind="finish", **header), model]
+            return [messages.written(FINISH, kind="finish", **header), model]
 
         for client, parts in self._exchanged({client: finishing(client) for client in self.sites}):
             counts = self._told(client, parts, {"finished": FINISHED})
@@ -166,12 +166,12 @@ class Link:
         kind, exchange, ask = _named(job)
         floor = checkpoint.oldest(self.folder / "checkpoints")
         params = tasks[0].broadcast.params if tasks else {}
-        model, size = wire.written(_on_cpu(params)), size_in_bytes(params)
+        model, size = wire.written(params), size_in_bytes(params)
         found: dict[int, Parts] = {}
         for task in tasks:
             assert task.broadcast.params is params, "clients of a call receive one model"
             broadcast = task.broadcast
-            header = _header(
+            header = messages.written(
                 TASK,
                 kind="task",
                 run=self.run,
@@ -335,12 +335,3 @@ def _state(handle: str, before: ClientState) -> ClientState:
     """What the server holds of a client's state: the new handle, and what exchanges mirror."""
     mirrored = [value for value in before.extras if not isinstance(value, Kept)]
     return ClientState(extras=Payload(*mirrored, *([Kept(handle)] if handle else [])))
-
-
-def _header(fields: Mapping[str, Any], **values: Any) -> bytes:
-    assert values.keys() == fields.keys(), "a message has the fields of its kind"
-    return wire.written(values)
-
-
-def _on_cpu(params: Params) -> Params:
-    return {name: tensor.to(CPU) for name, tensor in params.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flnl.core.errors import UserError
@@ -83,6 +83,12 @@ ONE = 2**32
 
 FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
 """A site has written what it gets out of a run."""
+
+
+def written(fields: Mapping[str, Any], **values: Any) -> bytes:
+    """A header of this kind, whose ``fields`` must all have a value."""
+    assert values.keys() == fields.keys(), "a message has the fields of its kind"
+    return wire.written(values)
 
 
 def read_model(part: bytes, like: Params) -> Params:

@@ -141,13 +141,15 @@ class Subspaces(Exchange):
     def _renews(self, round: int) -> bool:
         return self.every > 0 and round > 0 and round % self.every == 0
 
+    def _renewal(self, clock: Clock) -> bool:
+        return clock.stage == self.stage and self._renews(clock.stage_round)
+
     def _now(self, state: SubspaceState, clock: Clock) -> bool:
-        return clock.stage == self.stage and self._renews(clock.stage_round) and state.reference is not None
+        return self._renewal(clock) and state.reference is not None
 
     def before_round(self, state: SubspaceState, clock: Clock) -> ClientJob[Opened] | None:
         """Directions of the clean clients, before a round that renews labels."""
-        renews = clock.stage == self.stage and self._renews(clock.stage_round)
-        return MeasureSubspaces(self.residuals) if renews else None
+        return MeasureSubspaces(self.residuals) if self._renewal(clock) else None
 
     def send(self, state: SubspaceState, client: int, clock: Clock) -> tuple[Any, ...]:
         """The tag; when labels are renewed the reference, to clean clients first, then to others with the consensus."""
