@@ -10,9 +10,8 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.listed import Listed
+from flnl.data.datasets.listed import Listed, assembled
 from flnl.data.image_names import images_below
 from flnl.data.images import ImageFiles
 from flnl.data.transforms import Transform
@@ -47,25 +46,11 @@ class Animal10N:
             UserError: if folders, names and images do not match.
         """
         root = expand(self.root)
-        train, given = self._split(root / "training", self.train_size, "dataset.train_size")
-        test, test_labels = self._split(root / "testing", self.test_size, "dataset.test_size")
-        train.demand_one()
-        test.demand_one()
+        train = self._split(root / "training", self.train_size, "dataset.train_size")
+        test = self._split(root / "testing", self.test_size, "dataset.test_size")
         mean, std = IMAGENET
-        data = assemble(
-            name=self.name,
-            classes=CLASSES,
-            train=train,
-            test=test,
-            test_labels=test_labels,
-            transform=Transform((64, 64), mean, std, flip=self.augment),
-            truth=None,
-            given=given,
-            ids=train.paths,
-            train_size=None,  # reduced already
-            test_size=None,
-        )
-        return replace(data, train=train.in_memory(), test=test.in_memory()) if self.in_memory else data
+        data = assembled(self.name, CLASSES, train, test, Transform((64, 64), mean, std, flip=self.augment))
+        return replace(data, train=train[0].in_memory(), test=test[0].in_memory()) if self.in_memory else data
 
     def _split(self, folder: Path, take: int | None, key: str) -> tuple[ImageFiles, Labels]:
         if not folder.is_dir():

@@ -14,9 +14,8 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.listed import Listed, labelled_paths, lines_of
+from flnl.data.datasets.listed import Listed, assembled, labelled_paths, lines_of
 from flnl.data.images import ImageFiles
 from flnl.data.transforms import Transform
 
@@ -71,25 +70,11 @@ class Clothing1M:
             UserError: if lists, labels and images do not match.
         """
         root = expand(self.root)
-        train, given = self._split(root, "noisy_train", "noisy", self.train_size, "dataset.train_size")
-        test, test_labels = self._split(root, "clean_test", "clean", self.test_size, "dataset.test_size")
-        train.demand_one()
-        test.demand_one()
+        train = self._split(root, "noisy_train", "noisy", self.train_size, "dataset.train_size")
+        test = self._split(root, "clean_test", "clean", self.test_size, "dataset.test_size")
         # The second pair is computed on this data set, as in DivideMix.
         mean, std = IMAGENET if self.normalize == "imagenet" else ((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
-        return assemble(
-            name=self.name,
-            classes=CLASSES,
-            train=train,
-            test=test,
-            test_labels=test_labels,
-            transform=Transform((224, 224), mean, std, flip=self.augment),
-            truth=None,
-            given=given,
-            ids=train.paths,
-            train_size=None,  # reduced already, before looking for a million files
-            test_size=None,
-        )
+        return assembled(self.name, CLASSES, train, test, Transform((224, 224), mean, std, flip=self.augment))
 
     def _split(self, root: Path, split: str, kind: str, size: int | None, key: str) -> tuple[ImageFiles, Labels]:
         """The images of a key list, and their labels [n] from the label file of ``kind`` (noisy or clean).

@@ -10,9 +10,11 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
-from flnl.data.datasets.assemble import balanced
+from flnl.data.dataset import Dataset
+from flnl.data.datasets.assemble import assemble, balanced
 from flnl.data.datasets.download import expand
 from flnl.data.images import ImageFiles, file_sizes
+from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,34 @@ class Listed:
             cache=None if self.cache is None else expand(self.cache),
         )
         return images, labels[keep]
+
+
+def assembled(
+    name: str,
+    classes: Sequence[str],
+    train: tuple[ImageFiles, Labels],
+    test: tuple[ImageFiles, Labels],
+    transform: Transform,
+) -> Dataset:
+    """Images with given labels for training, whose truth is unknown, and with right ones for testing.
+
+    A sample's id is its path. The images are those that are wanted already, reduced before they were looked for.
+    """
+    for images, _ in (train, test):
+        images.demand_one()
+    return assemble(
+        name=name,
+        classes=classes,
+        train=train[0],
+        test=test[0],
+        test_labels=test[1],
+        transform=transform,
+        truth=None,
+        given=train[1],
+        ids=train[0].paths,
+        train_size=None,
+        test_size=None,
+    )
 
 
 def lines_of(file: Path, otherwise: str) -> list[str]:

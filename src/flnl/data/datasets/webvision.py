@@ -10,9 +10,8 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.listed import Listed, labelled_paths, lines_of
+from flnl.data.datasets.listed import Listed, assembled, labelled_paths, lines_of
 from flnl.data.image_names import images_below
 from flnl.data.images import ImageFiles
 from flnl.data.transforms import Transform
@@ -68,23 +67,15 @@ class WebVision:
         synsets = synsets[: self.classes]
         paths, labels = self._list("train_filelist_google.txt")
         folder = next((f for f in (root, root / "google") if paths and (f / paths[0]).is_file()), root)
-        train, given = self._images(folder, paths, labels, "train")
-        test, test_labels = self._test([wnid for wnid, *_ in synsets])
-        train.demand_one()
-        test.demand_one()
+        train = self._images(folder, paths, labels, "train")
+        test = self._test([wnid for wnid, *_ in synsets])
         mean, std = IMAGENET
-        return assemble(
-            name=self.name,
-            classes=[(words or [wnid])[0].partition(",")[0] + f" ({wnid})" for wnid, *words in synsets],
-            train=train,
-            test=test,
-            test_labels=test_labels,
-            transform=Transform((self.image_size,) * 2, mean, std, flip=self.augment),
-            truth=None,
-            given=given,
-            ids=train.paths,
-            train_size=None,  # reduced already, before looking for the files
-            test_size=None,
+        return assembled(
+            self.name,
+            [(words or [wnid])[0].partition(",")[0] + f" ({wnid})" for wnid, *words in synsets],
+            train,
+            test,
+            Transform((self.image_size,) * 2, mean, std, flip=self.augment),
         )
 
     def _test(self, wnids: list[str]) -> tuple[ImageFiles, Labels]:
