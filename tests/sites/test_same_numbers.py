@@ -9,6 +9,7 @@ import pytest
 from flnl.core.errors import UserError
 from flnl.core.messages import Kept
 from flnl.engine.model_file import ModelFile
+from flnl.parts.last_model import LastModel
 from flnl.sites.traffic import Traffic
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
@@ -60,16 +61,9 @@ def assert_same(there: Ran, here: Ran) -> None:
         assert difference(ModelFile.load(file.parent).weights, weights) is None
     for client in there.state.clients:
         state = there.state.client(client)
-        assert {type(value) for value in state.extras} <= {Kept, *_mirrored()}
+        assert {type(value) for value in state.extras} <= {Kept, LastModel}
         assert not state.terms
         assert (state.labels, state.weight, state.momentum) == (None, None, None)
-
-
-def _mirrored() -> set[type]:
-    from flnl.methods.fedreda.exchange import OwnLastModel
-    from flnl.methods.fedrn.exchange import LastModel
-
-    return {LastModel, OwnLastModel}
 
 
 @pytest.mark.parametrize(

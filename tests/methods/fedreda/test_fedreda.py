@@ -14,11 +14,12 @@ from flnl.core.messages import ClientResult, ClientState, Clock
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload
 from flnl.methods.fedreda.aggregator import TrustedMean
-from flnl.methods.fedreda.exchange import LeaveOneOut, OwnLastModel, Teacher, TrustedShare
+from flnl.methods.fedreda.exchange import LeaveOneOut, Teacher, TrustedShare
 from flnl.methods.fedreda.loss import FedReDA, Visit
 from flnl.methods.fedreda.trust import SampleTrust, agreeing, log_prior, trusted_loss, updated, verdicts
 from flnl.models.mlp import MLP
 from flnl.numerics.mixture import two_gaussians
+from flnl.parts.last_model import LastModel
 from flnl.parts.losses.proximal import Proximal
 from tests.toys import ONE_STEP, federation, fitted, network, step, task
 from tests.vectors.vectors import NEWER, entries
@@ -140,7 +141,7 @@ def test_a_visit_has_its_teacher_and_ends_with_a_verdict_every_second_round() ->
 
 
 def test_a_teacher_is_the_mean_of_all_others() -> None:
-    kept = {k: ClientState(extras=Payload(OwnLastModel({"w": f64([v])}))) for k, v in ((0, 1.0), (1, 4.0), (2, 7.0))}
+    kept = {k: ClientState(extras=Payload(LastModel({"w": f64([v])}))) for k, v in ((0, 1.0), (1, 4.0), (2, 7.0))}
     (teacher,) = EXCHANGE.relay(None, 0, Clock(1, 2, LENGTHS), kept)
     assert teacher.params["w"].item() == 5.5
     (new,) = EXCHANGE.relay(None, 9, Clock(1, 2, LENGTHS), kept)
@@ -160,7 +161,7 @@ def test_shares_go_up_after_the_plain_rounds_and_weigh() -> None:
     def sent(round: int, stage: int) -> TrustedShare | None:
         work = task(module, samples, round=round, stage=stage)
         report, keep = EXCHANGE.report(net, replace(work, broadcast=replace(work.broadcast, lengths=LENGTHS)), fit)
-        assert keep.one(OwnLastModel).params is fit.params
+        assert keep.one(LastModel).params is fit.params
         return report.get(TrustedShare)
 
     assert sent(0, 1) is None

@@ -22,12 +22,13 @@ from flnl.core.streams import stream
 from flnl.core.training import Training
 from flnl.engine.network import Network
 from flnl.methods.fedrn.batch import ReliableSamples
-from flnl.methods.fedrn.exchange import CleanSamples, LastModel, Neighbours, Reliability, ReliableNeighbours
+from flnl.methods.fedrn.exchange import CleanSamples, Neighbours, Reliability, ReliableNeighbours
 from flnl.methods.fedrn.head import with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
 from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
+from flnl.parts.last_model import LastModel
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, START, fitted, network, random_federation, task

@@ -11,20 +11,13 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, StageNumber
 from flnl.core.stored import stored
 from flnl.numerics.averaging import divided, weighted_sum
+from flnl.parts.last_model import LastModel
 
 
 @stored("OthersMeanModel")
 @dataclass(frozen=True)
 class Teacher:
     """Sent to a client: the mean of the last models of all others."""
-
-    params: Params
-
-
-@stored("OwnLastModel")
-@dataclass(frozen=True)
-class OwnLastModel:
-    """Kept on the client: its model after its last training. The server has it, too, since the client sent it."""
 
     params: Params
 
@@ -55,7 +48,7 @@ class LeaveOneOut(Exchange):
 
     sends: ClassVar[tuple[type, ...]] = (Teacher,)
     reports: ClassVar[tuple[type, ...]] = (TrustedShare,)
-    keeps: ClassVar[tuple[type, ...]] = (OwnLastModel,)
+    keeps: ClassVar[tuple[type, ...]] = (LastModel,)
     plain_rounds: Count
     stage: StageNumber
 
@@ -63,18 +56,18 @@ class LeaveOneOut(Exchange):
         """The teacher, if any other client has trained."""
         if clock.stage < self.stage:
             return ()
-        models = [kept.params for other, kept in kept_by_client(clients, OwnLastModel).items() if other != client]
+        models = [kept.params for other, kept in kept_by_client(clients, LastModel).items() if other != client]
         if not models:
             return ()
         return (Teacher(divided(models[0], [weighted_sum(models[0], models, [1.0] * len(models))])),)
 
     def mirrors(self, result: ClientResult) -> Payload:
         """The client's last model, which it has sent."""
-        return Payload() if result.params is None else Payload(OwnLastModel(result.params))
+        return Payload() if result.params is None else Payload(LastModel(result.params))
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The share; the model stays, as the server has it."""
-        kept, clock = Payload(OwnLastModel(fit.params)), task.broadcast.clock
+        kept, clock = Payload(LastModel(fit.params)), task.broadcast.clock
         visit = next((state for state in fit.states.values() if isinstance(state, Shares)), None)
         if clock.stage < self.stage or visit is None:
             return Payload(), kept

@@ -22,6 +22,7 @@ from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
 from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
+from flnl.parts.last_model import LastModel
 
 
 @stored("Reliability")
@@ -41,14 +42,6 @@ class Neighbours:
     clients: tuple[int, ...]  # their numbers
     models: tuple[Params, ...]
     weights: tuple[float, ...]  # of the client itself, then of the neighbours; they sum to 1
-
-
-@stored("LastModel")
-@dataclass(frozen=True)
-class LastModel:
-    """Kept on the client: its model after its last training. The server has it, too, since the client sent it."""
-
-    params: Params
 
 
 @stored("CleanSamples")
