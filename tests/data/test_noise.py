@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.noise import ClientNoise, corrupt
-from flnl.data.noise.client import FLR, FedCorr, FedES, Localized
+from flnl.data.noise.client import FLR, Drift, FedCorr, FedES, Localized
 from flnl.data.noise.instance import Instance, confusion
 from flnl.data.noise.maps import class_map, local_map, superclass_map
 from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Random, Symmetric, transmit
@@ -347,6 +347,28 @@ def test_localized_rates():
     assert abs(rates.mean() - 0.4) < 4 * 0.4 / sqrt(12 * 2000)
     with pytest.raises(UserError, match=r"noise\.low=0\.6 is above noise\.high=0\.2"):
         Localized(0.6, 0.2, "symmetric", "exact", "global", "auto")
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.8, 0.0), (0.1, 0.5), (0.3, 0.3)])
+def test_drift_goes_evenly_from_the_first_sample_to_the_last(start, end):
+    noise, data = Drift(start, end, 0.0, "symmetric", "global", "auto"), balanced(4000)
+    rates = noise.rates(3, 1)
+    assert rates == pytest.approx([(start + end) / 2] * 3)
+    wrong = one_client(noise, data.truth, rates[0], data) != data.truth
+    expected = start + (end - start) * (np.arange(10) + 0.5) / 10  # the mean of each tenth, in the client's order
+    assert within(wrong.reshape(10, -1).mean(axis=1), expected, len(wrong) // 10)
+
+
+def test_drift_moves_clients_apart_and_clips():
+    noise, data = Drift(0.9, 0.0, 0.45, "symmetric", "global", "auto"), balanced(1000)
+    rates = noise.rates(500, 1)
+    assert 0 <= rates.min() < 0.02
+    assert 0.88 < rates.max() <= 0.9
+    wrong = one_client(noise, data.truth, 0.0, data) != data.truth
+    assert not wrong[len(wrong) // 2 :].any()
+    assert wrong[: len(wrong) // 2].mean() == pytest.approx(0.225, abs=0.02)
+    assert (one_client(noise, data.truth[:1], 1.0, data) != data.truth[:1]).all()
+    assert len(one_client(noise, data.truth[:0], 0.5, data)) == 0
 
 
 # ------------------------------------------------------------------------------------------ transition laws

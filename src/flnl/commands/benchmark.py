@@ -40,7 +40,19 @@ from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
 EQUAL = (
-    *("experiment", "seed", "data_seed", "dataset", "partition", "noise", "fault", "model", "protocol", "rounds"),
+    *(
+        "experiment",
+        "seed",
+        "data_seed",
+        "dataset",
+        "partition",
+        "noise",
+        "fault",
+        "shift",
+        "model",
+        "protocol",
+        "rounds",
+    ),
     *("fraction", "eval", "centralized", "precision"),
 )
 """Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 
 from flnl.core.fault import Fault
 from flnl.core.ranges import Length, Neutral, NonNegative, PathText, PositiveCount, PositiveShare, Seed
+from flnl.core.shift import Shift
 from flnl.core.training import Training
 
 
@@ -96,6 +97,7 @@ class Root:
     figures: bool
     train: Training
     fault: Fault
+    shift: Shift
     eval: Eval
     audit: Audit
     checkpoint: Checkpoints

@@ -42,7 +42,7 @@ class OfEngine(StrEnum):
 
 OF_FEDERATION = frozenset(
     {
-        *("partition", "validation", "benchmark", "initialisation", "train_sample", "vote"),
+        *("partition", "validation", "benchmark", "initialisation", "train_sample", "vote", "shift"),
         *("noise", "noise.rate", "noise.matrix", "noise.projection"),
     }
 )

@@ -25,11 +25,13 @@ from flnl.core import streams
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.messages import Samples
+from flnl.core.shift import Shift
 from flnl.core.special import refuse_special
 from flnl.core.streams import stream
 from flnl.data import checked
 from flnl.data.dataset import Dataset
 from flnl.data.federation.benchmark import held_by_server
+from flnl.data.images import TensorImages
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
 from flnl.data.owners import LEFT_OUT, called
@@ -185,6 +187,7 @@ def build(
     cache: Path | None = None,
     benchmark: float = 0.0,
     centralized: bool = False,
+    shift: Shift | None = None,
 ) -> Federation:
     """Divide a data set among clients and add label noise.
 
@@ -199,6 +202,7 @@ def build(
         cache: folder where draws are cached; a draw that does not match its checksum is repeated.
         benchmark: share of the test set that the server holds; models are not scored on it.
         centralized: give everything to one client: the federation's samples with the same labels, the same held out.
+        shift: how the images of clients differ, None for not at all.
 
     Raises:
         UserError: if the parts do not match each other or the data.
@@ -210,6 +214,8 @@ def build(
         drawn = draw(dataset, partition, noise, seed, validation)
         if file is not None:
             _save(file, drawn)
+    if shift is not None and shift.level:
+        dataset = _shifted(dataset, drawn, shift, seed)
     if centralized:
         drawn = drawn.pooled()
     held = np.where(drawn.held_out, LEFT_OUT, drawn.owner)
@@ -232,6 +238,38 @@ def build(
 
 def _fingerprint(dataset: str, drawn: Draw) -> str:
     return hashlib.sha256(f"{dataset}{drawn.digest()}".encode()).hexdigest()
+
+
+def _shifted(dataset: Dataset, drawn: Draw, shift: Shift, seed: int) -> Dataset:
+    """The data set with each client's training images as of its own device, under another fingerprint.
+
+    Raises:
+        UserError: if these are no images of uint8 pixels in memory.
+    """
+    images, scale = dataset.train, dataset.transform.scale
+    if not (isinstance(images, TensorImages) and images.pixels.ndim == 4 and images.pixels.dtype == torch.uint8):
+        way = ": set dataset.in_memory=true" if images.bytes_in_memory is None else ""
+        raise UserError(f"shift.level={shift.level} changes images in memory, of uint8 pixels{way}; or set it to 0")
+    split = Split(drawn.owner, drawn.num_clients)
+
+    def changed(pixels: Tensor) -> Tensor:
+        new = pixels.clone()
+        for k, index in enumerate(split.clients):
+            x = shift.of(pixels[index].double() / scale, k, drawn.num_clients, seed)
+            new[index] = (x * scale).round_().to(torch.uint8)
+        return new
+
+    larger = None if images.larger is None else changed(images.larger)
+    marks = [
+        name and hashlib.sha256(f"{name}{seed}{shift}".encode()).hexdigest()
+        for name in (dataset.fingerprint, dataset.names_fingerprint)
+    ]
+    return replace(
+        dataset,
+        train=replace(images, pixels=changed(images.pixels), larger=larger),
+        fingerprint=marks[0] or "",
+        names_fingerprint=marks[1],
+    )
 
 
 def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float) -> Draw:
@@ -285,7 +323,8 @@ def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
             made.name,
             type(parts[0]).__name__,
         )
-    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark, cfg.centralized)
+    shift = Shift(**(cfg.get("shift") or {}))
+    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark, cfg.centralized, shift)
 
 
 def _split(partition: Partition, dataset: Dataset, labels: Labels, seed: int) -> Split:

@@ -157,6 +157,40 @@ class Localized:
         return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
 
 
+@dataclass(frozen=True)
+class Drift:
+    """A client's labels get better or worse with time: sample i of n, in the client's order, is wrong at the rate
+
+    clip(r_k + (end - start) (i / (n - 1) - 1/2), 0, 1), i from 0, with r_k = (start + end) / 2 + U(-spread, spread).
+
+    The order is that of the positions in the data set. Each label changes independently, to another class or to the
+    partner in ``map``; ``space`` as in ``FedES``.
+    """
+
+    start: Share
+    end: Share
+    spread: Share
+    kind: Kind
+    space: Space
+    map: MapName
+
+    @property
+    def nominal(self) -> float:
+        """The mean rate before anything is clipped."""
+        return (self.start + self.end) / 2
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The rates r [K] in the middle of each client's samples, clipped to [0, 1]."""
+        drawn = [stream(seed, "noise.rate", k).uniform(-self.spread, self.spread) for k in range(num_clients)]
+        return np.clip(self.nominal + np.array(drawn, np.float64), 0.0, 1.0)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """Draw one client's given labels."""
+        time = np.linspace(-0.5, 0.5, len(labels)) if len(labels) > 1 else np.zeros(len(labels))
+        picked = rng.random(len(labels)) < rate + (self.end - self.start) * time
+        return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
+
+
 def noisy_levels(rho: float, tau: float, count: Counting, num_clients: int, seed: int) -> Rates:
     """Levels [K]: U(tau, 1) for noisy clients, 0 for clean ones."""
     draws = np.array([stream(seed, "noise.rate", k).random(2) for k in range(num_clients)]).reshape(-1, 2)
