@@ -71,7 +71,7 @@ def measure(job: Job, folder: Path, rounds: int) -> dict[str, float]:
     with opened(job, "sequential", folder, "checkpoint.every=1", "wandb.mode=offline") as run:
         clock = Clock()
         stage = run.method.stages[0]
-        clock.watch(loop._Server, "task", "shipping")
+        clock.watch(loop._Round, "tasks", "shipping")
         clock.watch(Network, "load", "shipping")
         clock.watch(Network, "params", "shipping")
         clock.watch(loop, "size_in_bytes", "shipping")

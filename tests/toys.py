@@ -20,9 +20,10 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.inputs import Preparation
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Clock, Fit, Observation, Samples
-from flnl.core.method import Method, Stage, assemble
+from flnl.core.method import Method, assemble
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Params, Payload
+from flnl.core.stage import Stage
 from flnl.core.state import FederatedState, RoundResult
 from flnl.core.step import Step
 from flnl.core.training import Training

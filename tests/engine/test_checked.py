@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from flnl.core.errors import PartError
 from flnl.core.findings import EstimatedNoise, EstimatedQuality, LabelShares, NoisyClients, Scalar, SuspectedSamples
 from flnl.core.messages import ClientResult, ClientTask, Clock, Combined, Correction, Fit, Opened
-from flnl.core.method import Correcting
 from flnl.core.model import Model
 from flnl.core.parts import (
     Aggregator,
@@ -27,6 +26,7 @@ from flnl.core.parts import (
     ServerUpdate,
 )
 from flnl.core.payload import Params, Payload
+from flnl.core.stage import Correcting
 from flnl.core.state import RoundResult
 from flnl.core.step import WHOLE, Mixing, Phase, Step
 from flnl.data.federation.build import Federation

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from flnl.core.messages import ClientState
-from flnl.core.method import Method, Stage
+from flnl.core.method import Method
 from flnl.core.optimizer import Adam, AdamW
+from flnl.core.stage import Stage
 from flnl.core.state import RoundResult, Shelved
 from flnl.core.training import Training
 from flnl.engine import loop

@@ -11,10 +11,10 @@ from scipy.stats import spearmanr
 
 from flnl.core.findings import EstimatedQuality, Finding, LabelShares, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Correction
-from flnl.core.method import Correcting
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LabelCorrector
 from flnl.core.payload import Payload
+from flnl.core.stage import Correcting
 from flnl.core.state import FederatedState
 from flnl.data.federation.build import Federation
 from flnl.engine.loop import initial_state

@@ -973,7 +973,7 @@ def test_the_test_set_chooses_between_what_folds_recorded(
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The positions that are in tasks of clients, by fold."""
     trained: list[set[int]] = []
-    without, tasks = folds.train_without, loop._Server.tasks
+    without, tasks = folds.train_without, loop._Round.tasks
 
     def begun(*arguments: Any) -> Any:
         trained.append(set())
@@ -985,7 +985,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
         return found
 
     monkeypatch.setattr(folds, "train_without", begun)
-    monkeypatch.setattr(loop._Server, "tasks", seen)
+    monkeypatch.setattr(loop._Round, "tasks", seen)
     return trained
 
 

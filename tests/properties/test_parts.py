@@ -13,13 +13,14 @@ from flnl.config.folders import CONF
 from flnl.config.short_keys import shortened
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask, Clock, Correction
-from flnl.core.method import Correcting as CorrectingStage
-from flnl.core.method import Method, Stage, assemble
+from flnl.core.method import Method, assemble
 from flnl.core.model import Model
 from flnl.core.optimizer import Adam
 from flnl.core.parts import Exchange, LabelCorrector, Part, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import StageNumber
+from flnl.core.stage import Correcting as CorrectingStage
+from flnl.core.stage import Stage
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy

@@ -5,9 +5,8 @@ A method is assembled from the configuration and checked before the run starts; 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import takewhile
 from typing import Any, get_args, get_type_hints
@@ -19,21 +18,10 @@ from flnl.core.errors import UserError
 from flnl.core.findings import Finding
 from flnl.core.inputs import Kind
 from flnl.core.messages import Benchmark, Oracle
-from flnl.core.parts import (
-    Aggregator,
-    BatchRule,
-    ClientSampler,
-    Exchange,
-    GradientTransform,
-    LabelCorrector,
-    LossTerm,
-    Part,
-    ServerUpdate,
-    Setting,
-    When,
-)
+from flnl.core.parts import Exchange, LabelCorrector, Part, Setting, When
 from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
+from flnl.core.stage import Correcting, Stage
 from flnl.core.state import FederatedState
 from flnl.core.training import Training
 
@@ -53,105 +41,6 @@ OptionOf = Callable[[str, Callable[[type], bool]], str | None]
 
 def no_option(group: str, fits: Callable[[type], bool]) -> None:
     """An ``OptionOf`` that finds nothing, for use without a configuration."""
-
-
-@dataclass(frozen=True)
-class Correcting:
-    """Label correction in a stage: the corrector, its rule, and when it runs."""
-
-    corrector: LabelCorrector
-    rule: str
-    when: When
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Consecutive rounds with the same parts. A correction belongs to the stage at whose end it runs."""
-
-    name: str
-    number: int  # from 1
-    rounds: int | None  # number of rounds; or else
-    passes: int | None  # number of passes over all clients
-    sampler: ClientSampler
-    batch: BatchRule
-    local: Mapping[str, LossTerm]
-    gradient: GradientTransform | None
-    aggregator: Aggregator[Any]
-    server: ServerUpdate
-    exchange: Mapping[str, Exchange]  # those active in this stage; the others are silent
-    correct: Correcting | None
-    restart: bool = False  # start from the run's initial model
-    replaces: frozenset[str] = frozenset()  # slots in which the stage has parts in place of the method's
-    train: Mapping[str, Any] = field(default_factory=dict)  # values of local training in place of the run's
-
-    def training(self, run: Training) -> Training:
-        """How clients train in the stage's first round, but for the learning rate; ``run`` is the run's training."""
-        return run.at(0, self.train)
-
-    def rounds_in_pass(self, clients: int) -> int:
-        """Number of rounds in which each of ``clients`` clients is visited once."""
-        return math.ceil(clients / self.size(clients))
-
-    def length(self, clients: int) -> int:
-        """Number of rounds of the stage."""
-        return self.rounds if self.rounds is not None else (self.passes or 0) * self.rounds_in_pass(clients)
-
-    def corrects_after(self, stage_round: int, clients: int) -> bool:
-        """Whether labels are corrected after this round of the stage (from 0)."""
-        if self.correct is None:
-            return False
-        if self.correct.when == "pass":
-            return (stage_round + 1) % self.rounds_in_pass(clients) == 0
-        return stage_round + 1 == self.length(clients)
-
-    def acting(self) -> Iterator[tuple[str, Part]]:
-        """Every part that acts in the stage: its slot, or slot and name as in ``local/fedprox``, and the part."""
-        yield "sampler", self.sampler
-        yield "batch", self.batch
-        yield "aggregator", self.aggregator
-        yield "server", self.server
-        yield from ((f"local/{name}", term) for name, term in self.local.items())
-        if self.gradient is not None:
-            yield "gradient", self.gradient
-        yield from ((f"exchange/{name}", exchange) for name, exchange in self.exchange.items())
-        if self.correct is not None:
-            yield "corrector", self.correct.corrector
-
-    def key(self, place: str) -> str:
-        """The configuration key of the part at a ``place`` of ``acting``, such as ``method.local.fedprox``."""
-        where = f"method.stages.{self.name}" if place.split("/")[0] in self.replaces else "method"
-        return f"{where}.{place.replace('/', '.')}"
-
-    def size(self, clients: int) -> int:
-        """The largest number of clients in a round, of ``clients`` with data."""
-        return checked.size(self.named("sampler"), self.sampler.size(clients))
-
-    def named(self, place: str) -> str:
-        """The key and the class of the part at a ``place`` of ``acting``, such as ``method.aggregator (Mean)``."""
-        return f"{self.key(place)} ({type(dict(self.acting())[place]).__name__})"
-
-    def parts(self) -> dict[str, str]:
-        """Descriptions of the active parts with their values, by slot; empty slots are omitted."""
-        shown = {
-            "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
-            "start": "from the initial model" if self.restart else "",
-            "train": ", ".join(f"{name}={_short(value)}" for name, value in self.train.items()),
-            "sampler": _shown(self.sampler),
-            "batch": _shown(self.batch),
-            "local": " + ".join(_shown(term, name) for name, term in self.local.items()),
-            "gradient": "" if self.gradient is None else _shown(self.gradient),
-            "exchange": ", ".join(_shown(exchange, name) for name, exchange in self.exchange.items()),
-            "aggregator": _shown(self.aggregator),
-            "server": _shown(self.server),
-        }
-        if self.correct is not None:
-            when = "after each pass" if self.correct.when == "pass" else "after the last round"
-            shown["corrector"] = f"{self.correct.rule} {when} by {_shown(self.correct.corrector)}"
-        return {slot: text for slot, text in shown.items() if text}
-
-    def describe(self) -> str:
-        """The active parts on one line."""
-        return f"{self.name}: {'; '.join(self.parts().values())}"
 
 
 @dataclass(frozen=True)
@@ -421,19 +310,6 @@ def _stages_in(part: Any) -> Iterator[tuple[str, Sequence[int]]]:
 
 def _names_stages(hint: Any) -> bool:
     return OfStage in getattr(hint, "__metadata__", ()) or any(map(_names_stages, get_args(hint)))
-
-
-def _shown(part: Any, name: str | None = None) -> str:
-    """A part's name and values, such as ``Uniform(fraction=0.5)``."""
-    values = ", ".join(f"{f.name}={_short(getattr(part, f.name))}" for f in fields(part))
-    return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
-
-
-def _short(value: Any) -> Any:
-    """A value to print: floats, also those in lists, with at most six digits."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    return type(value)(map(_short, value)) if type(value) in (list, tuple) else value
 
 
 def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:

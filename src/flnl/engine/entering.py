@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flnl.core.messages import ClientState
-from flnl.core.method import Method, Stage
+from flnl.core.method import Method
+from flnl.core.stage import Stage
 from flnl.core.training import Training
 
 

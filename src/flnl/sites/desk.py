@@ -23,8 +23,8 @@ from flnl import __version__
 from flnl.core.errors import UserError
 from flnl.core.execution import ClientJob
 from flnl.core.messages import Answered, Broadcast, ClientResult, ClientState, ClientTask, Samples
-from flnl.core.method import Stage
 from flnl.core.payload import Params, Payload
+from flnl.core.stage import Stage
 from flnl.core.state import FederatedState, ServerState, Shelved
 from flnl.core.stored import name_of
 from flnl.data.dataset import Dataset

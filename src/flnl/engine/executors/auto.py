@@ -22,7 +22,8 @@ from flnl.config import compose, registry
 from flnl.config.located import located
 from flnl.console.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
-from flnl.core.method import Method, Stage
+from flnl.core.method import Method
+from flnl.core.stage import Stage
 from flnl.core.training import Training
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
