@@ -1,8 +1,9 @@
 """Messages of the two rounds under label differential privacy.
 
 Each client randomises its labels once (``RandomisedResponse``) and sends functions of the drawn labels only, so all of
-its messages together cost one ε. The draws are a function of a secret, ε and the client's labels, so that every later
-audit of these labels sends the same. The server recovers unbiased totals. This covers the messages of an audit: the
+its messages together cost one ε. The draws are a function of a secret, ε, the client's labels and number, and the
+number of classes: a later audit of the same uses the same draws, whatever the model. The server recovers unbiased
+totals. This covers the messages of an audit: the
 model itself has learned from the labels.
 """
 
