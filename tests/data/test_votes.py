@@ -8,7 +8,7 @@ import pytest
 
 from flnl.config import compose, identity
 from flnl.core.errors import UserError
-from flnl.data.datasets.label_file import NOBODY, read_label_file, voted
+from flnl.data.datasets.label_file import NOBODY, counted, read_label_file, voted
 from flnl.data.federation.build import from_config
 from flnl.instruments.card.card import card, markdown
 
@@ -36,8 +36,9 @@ def test_a_file_has_a_column_for_each_person(tmp_path: Path):
     path = write(tmp_path, ["2,c,c,", "0,a,b,b", "1,b,c,a"])
     table = read_label_file(path, "id", ["0", "1", "2"], ["a", "b", "c"], "majority")
     assert table.given.tolist() == [1, 1, 2]
-    assert table.votes is not None
-    assert table.votes.tolist() == [[1, 2, 0], [1, 1, 1], [0, 0, 2]]
+    assert table.people is not None
+    assert table.people.tolist() == [[0, 1, 2], [1, 2, 2], [1, 0, NOBODY]]
+    assert counted(table.people, 3).tolist() == [[1, 2, 0], [1, 1, 1], [0, 0, 2]]
     assert read_label_file(path, "id", ["0", "1", "2"], ["a", "b", "c"]).given.tolist() == [0, 1, 2]
     with pytest.raises(UserError, match=r"line 2 .*: label_3 'x' is none of the classes"):
         read_label_file(write(tmp_path, ["0,a,b,x"]), "id", ["0"], ["a", "b"])

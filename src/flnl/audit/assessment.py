@@ -56,6 +56,7 @@ class LabelledSamples:
     name: Sequence[str | int]  # [N]
     given: Labels  # [N]
     client_names: Sequence[str] | None = None  # of all clients by number; None: they are called by their numbers
+    people: Indices | None = None  # [A, N], labels by several people, -1 where one gave none; None: one person's
 
     def __len__(self) -> int:
         return len(self.client)

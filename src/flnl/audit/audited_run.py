@@ -49,6 +49,7 @@ class AuditedRun:
             name=federation.names,
             given=federation.given.numpy()[position],
             client_names=federation.client_names,
+            people=None if (people := federation.dataset.people) is None else people[:, position],
         )
         file = folder / label_table.NAME
         labels = None
@@ -71,6 +72,7 @@ class AuditedRun:
 def _with_images_in_files(record: RunRecord) -> RunRecord:
     """The record, with a data set that need not keep its images in memory leaving them in their files."""
     dataset = record.config.get("dataset")
-    if not isinstance(dataset, Mapping) or not dataset.get("in_memory"):
+    shifted = (record.config.get("shift") or {}).get("level")  # which is of images in memory
+    if not isinstance(dataset, Mapping) or not dataset.get("in_memory") or shifted:
         return record
     return replace(record, config={**record.config, "dataset": {**dataset, "in_memory": False}})

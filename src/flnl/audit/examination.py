@@ -15,6 +15,7 @@ from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import refuse_parts
 from flnl.audit.label_privacy import secret_in
 from flnl.audit.options import Options
+from flnl.audit.people import with_people
 from flnl.audit.probability_table import ProbabilityTable, rows_at
 from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
 from flnl.audit.verdicts import Verdict, read_verdicts
@@ -23,6 +24,7 @@ from flnl.audit.wrong_labels import Estimate, wrong_labels
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
+from flnl.data.datasets.label_file import NOBODY
 from flnl.evaluation.label_audit import audit_measures, true_labels
 
 ENOUGH_TEST_SAMPLES = 200
@@ -33,6 +35,10 @@ LIKELIEST = 3
 PRIVACY_NOTE = (
     "label privacy covers the messages of which thresholds, joint and client prior are made; the issues are each "
     "client's own, from its own labels"
+)
+PEOPLE_NOTE = (
+    "people's labels judge together with the models (CROWDLAB); test samples have one label, so no expected precision "
+    "is told"
 )
 
 
@@ -62,13 +68,14 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     where, table, test = source.find(run, options, report)
     if table.shape[1] != len(classes):
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
-    assessed = assess(run.samples, table, test, options, secret)
+    judges = _judges(run, options, table)
+    assessed = assess(run.samples, judges, test if judges is table else None, options, secret)
     samples = _audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
     found, why_not = _wrong(run, options, where, table, test, samples)
     by_client, wrong = numbers(found, samples, verdicts, run.record.data_seed)
     rows = [replace(row, wrong=its) for row, its in zip(rows, by_client, strict=True)]
-    whole = _whole(run, options, where, assessed, samples, rows, verdicts)
+    whole = _whole(run, options, where, assessed, samples, rows, verdicts, judges is not table)
     caution = hardly_known(rows, where) if why_not is None or wrong is not None else f"is not told: {why_not}"
     if caution is not None:
         whole = replace(whole, notes=(*whole.notes, f"how many labels are wrong {caution}"))
@@ -79,8 +86,28 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     }
     index = [np.flatnonzero(run.samples.client == client) for client in parts]
     everything = [(np.arange(len(run.samples)), whole), *zip(index, parts.values(), strict=True)]
-    whole, *of_clients = _with_likeliest(everything, table)
+    whole, *of_clients = _with_likeliest(everything, judges)
     return Examined(whole, dict(zip(parts, of_clients, strict=True)), run, verdicts)
+
+
+def _judges(run: AuditedRun, options: Options, table: ProbabilityTable) -> ProbabilityTable:
+    """The probabilities of the models, together with people where several labelled a sample.
+
+    Raises:
+        UserError: if an option needs test samples that were labelled as the clients' were.
+    """
+    people = run.samples.people
+    if people is None or options.people == "ignore" or options.label_privacy is not None:
+        return table
+    joined = with_people(table, people, run.samples.place)
+    if joined is None:
+        return table
+    if options.min_precision is not None:
+        raise UserError(
+            "--min-precision compares with test samples, which have one label, and the clients' have several: leave it "
+            "out, or add --people ignore"
+        )
+    return joined
 
 
 def _wrong(
@@ -142,6 +169,7 @@ def _whole(
     samples: AuditedSamples,
     rows: Sequence[ClientSummary],
     verdicts: Mapping[int, Verdict],
+    together: bool,
 ) -> Audit:
     """The audit of all clients, without the likeliest classes of its samples."""
     classes = tuple(run.federation.dataset.classes)
@@ -167,7 +195,7 @@ def _whole(
         cut=assessed.cut,
         to_review=review,
         review=summaries.reviewed(verdicts, review) if options.reviewed else None,
-        notes=_notes(where, assessed.precision, options),
+        notes=_notes(where, assessed.precision, options, together),
         measured=_measured(samples),
     )
 
@@ -197,6 +225,7 @@ def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary]
 
 
 def _audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:
+    people = run.samples.people
     return AuditedSamples(
         client=run.samples.client,
         owner=run.samples.owner,
@@ -212,6 +241,8 @@ def _audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:
         rank=assessed.rank,
         is_issue=assessed.is_issue,
         true=true_labels(run.federation, run.position),
+        labels=None if people is None else (people != NOBODY).sum(axis=0),
+        agreeing=None if people is None else (people == run.samples.given).sum(axis=0),
     )
 
 
@@ -240,9 +271,11 @@ def _with_likeliest(audits: list[tuple[Indices, Audit]], table: ProbabilityTable
     ]
 
 
-def _notes(where: ProbabilitySource, precision: PrecisionCurve, options: Options) -> tuple[str, ...]:
+def _notes(where: ProbabilitySource, precision: PrecisionCurve, options: Options, together: bool) -> tuple[str, ...]:
     notes = [where.note] if where.note is not None else []
-    if precision.test_samples < ENOUGH_TEST_SAMPLES:
+    if together:
+        notes.append(PEOPLE_NOTE)
+    elif precision.test_samples < ENOUGH_TEST_SAMPLES:
         notes.append(
             f"{_tested(precision.test_samples)} (below {ENOUGH_TEST_SAMPLES}): too few for an expected precision to "
             "rely on; review a sample"

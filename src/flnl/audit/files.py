@@ -22,6 +22,7 @@ COLUMNS = (
     *("client", "sample", "is_label_issue", "label_score", "given_label", "predicted_label"),
     *("suspicion_score", "rank", "confident_label", "final_label", "method_flagged"),
 )
+PEOPLE = ("labels", "agreeing")
 TRUE_LABEL = "true_label"
 
 
@@ -33,7 +34,11 @@ def write_csv(audit: Audit, path: Path) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    header = [*COLUMNS, *([TRUE_LABEL] if audit.samples.true is not None else [])]
+    header = [
+        *COLUMNS,
+        *(PEOPLE if audit.samples.labels is not None else []),
+        *([TRUE_LABEL] if audit.samples.true is not None else []),
+    ]
     with writing(path), path.open("wb") as file:
         file.write(encoded(",".join(header) + "\n"))
         for start in range(0, len(audit.samples), ROWS):
@@ -64,6 +69,8 @@ def _lines(audit: Audit, part: slice) -> Iterator[str]:
         [""] * size if samples.final is None else labels(samples.final),
         [""] * size if flagged is None else flagged[part].tolist(),
     ]
+    if samples.labels is not None and samples.agreeing is not None:
+        columns += [samples.labels[part].tolist(), samples.agreeing[part].tolist()]
     if samples.true is not None:
         columns.append(labels(samples.true))
     return (",".join(map(str, row)) + "\n" for row in zip(*columns, strict=True))

@@ -31,6 +31,7 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "by": get_args(By),
     "score": get_args(Score),
     "issues": get_args(Filter),
+    "people": ("crowdlab", "ignore"),
     "prior": ("client", "none"),
     "corrections": ("suggested", "reviewed", None),
 }
@@ -67,6 +68,7 @@ class Options:
     score: Score = "self_confidence"
     adjust: bool = False  # subtract the class's threshold from each probability first
     issues: Filter = "predicted_neq_given"
+    people: Literal["crowdlab", "ignore"] = "crowdlab"  # how labels by several people enter, where there are any
     prior: Literal["client", "none"] = "client"
     prior_weight: float = PRIOR_WEIGHT  # in [0, 1]: how much of a client's difference from all goes into its scores
     min_precision: float | None = None  # in [0, 1]: of the issues keep those below the cut that is expected to reach it

@@ -39,6 +39,8 @@ class AuditedSamples:
     rank: Indices  # [N], a permutation of 0..N-1 by suspicion score, then client, then position
     is_issue: Mask  # [N]
     true: Labels | None  # [N], only for the column true_label; None if unknown
+    labels: Indices | None = None  # [N], how many people labelled it; None: one
+    agreeing: Indices | None = None  # [N], how many of them gave the given label
 
     def __len__(self) -> int:
         return len(self.client)

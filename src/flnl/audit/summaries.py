@@ -152,4 +152,6 @@ def part_of(samples: AuditedSamples, index: Indices) -> AuditedSamples:
         rank=rank,
         is_issue=samples.is_issue[index],
         true=None if samples.true is None else samples.true[index],
+        labels=None if samples.labels is None else samples.labels[index],
+        agreeing=None if samples.agreeing is None else samples.agreeing[index],
     )

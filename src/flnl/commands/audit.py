@@ -57,6 +57,12 @@ def parser() -> Parser:
     how.add_argument(
         "--issues", metavar="FILTER", choices=get_args(Filter), default=default.issues, help=", ".join(get_args(Filter))
     )
+    how.add_argument(
+        "--people",
+        choices=("crowdlab", "ignore"),
+        default=default.people,
+        help="crowdlab: where a label file has labels by several people, they judge together with the models",
+    )
     how.add_argument("--prior", choices=("client", "none"), default=default.prior, help="client: bad clients first")
     how.add_argument(
         "--prior-weight",

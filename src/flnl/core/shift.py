@@ -37,7 +37,7 @@ class Shift:
         rng = stream(seed, SHIFT, client)
         if self.kind == "gaussian":
             width = (self.level * (client + 1) / clients) ** 0.5
-            return (x + width * torch.from_numpy(rng.standard_normal(tuple(x.shape)))).clamp_(0, 1)
+            return torch.clamp(x + width * torch.from_numpy(rng.standard_normal(tuple(x.shape))), 0, 1)
         gamma, *gains = 2.0 ** rng.uniform(-self.level, self.level, 1 + x.shape[1])
         gain = torch.tensor(gains, dtype=x.dtype)[:, None, None]
-        return (gain * x**gamma + rng.uniform(-self.level / 4, self.level / 4)).clamp_(0, 1)
+        return torch.clamp(gain * x ** float(gamma) + float(rng.uniform(-self.level / 4, self.level / 4)), 0, 1)

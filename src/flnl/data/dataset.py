@@ -35,7 +35,7 @@ class Dataset(ReadDataset):
     clients: Indices | None = None  # [N], a natural client's number for each sample
     client_names: tuple[str, ...] | None = None  # [K], what these clients are called; None: by their numbers
     test_clients: Indices | None = None  # [M], a test sample's natural client, -1: none of them; None: unknown
-    votes: Indices | None = None  # [N, C], how many people gave a sample each label, if several did
+    people: Indices | None = None  # [A, N], the labels by each of A people, -1 where one gave none, if several did
     texts: Sequence[str] | None = None  # [N], what a reader sees of a sample that is no image
     ids: Sequence[str] | None = None  # [N], a sample's name or path; None: its position
     fingerprint: str = ""  # sha256 of labels and images; with ``dataset.fingerprint=names``, of paths and sizes instead

@@ -194,7 +194,7 @@ def site_data(federation: Federation, client: int) -> SiteData:
         clients=None,
         client_names=None,
         test_clients=None,
-        votes=None,
+        people=None,
         texts=None if data.texts is None else [data.texts[i] for i in index.tolist()],
         ids=[str(name) for name in names],
         fingerprint="",

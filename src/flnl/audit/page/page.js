@@ -84,6 +84,7 @@
       rank: held.rank[at],
       issue: held.issue[at],
       flagged: held.flagged && held.flagged[at],
+      people: held.people && held.people[at],
       likeliest: held.likeliest[at],
       image: held.image[at] || null,
     };
@@ -185,6 +186,7 @@
       make("li", { className: k === predicted ? "suggested" : "" }, make("span", { title: className(k) }, className(k)), bar(p), make("span", {}, p.toFixed(2)))));
     const about = make("p", { className: "about" }, `No. ${count(one.rank)} · score ${one.score}`);
     if (!one.issue) about.append(" · ", make("span", { className: "tag" }, "no issue"));
+    if (one.people) about.append(` · ${one.people}`);
     if (one.flagged) about.append(" · ", make("span", { className: "tag" }, "method: flagged"));
     about.append(make("br"), `client ${one.client} · `, make("b", {}, name));
     const buttons = Object.entries(VERDICTS).map(([key, verdict]) =>

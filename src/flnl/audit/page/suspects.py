@@ -53,6 +53,7 @@ class Suspects:
             "rank": (samples.rank[index] + 1).tolist(),
             "issue": samples.is_issue[index].astype(int).tolist(),
             "flagged": None if flagged is None else flagged[index].astype(int).tolist(),
+            "people": None if samples.labels is None else [self._people(int(i)) for i in index],
             "likeliest": [self._likeliest(i) for i in range(start, start + len(index))],
             "image": list(images),
         }
@@ -61,6 +62,13 @@ class Suspects:
         """The likeliest classes of a suspect and their probabilities."""
         classes, values = self.audit.likeliest[number], self.audit.likeliest_probability[number]
         return [(int(c), round(float(p), 4)) for c, p in zip(classes, values, strict=True)]
+
+    def _people(self, i: int) -> str:
+        """How many people gave a sample's label, as "2 of 3 people"; "" where one person labelled it."""
+        labels, agreeing = self.audit.samples.labels, self.audit.samples.agreeing
+        if labels is None or agreeing is None or labels[i] < 2:
+            return ""
+        return f"given by {int(agreeing[i])} of {int(labels[i])} people"
 
     def cards(self, count: int, images: Sequence[str | None], shown: bool) -> Markup:
         """The first ``count`` suspects as a list, with ``images`` where they are ``shown`` at all."""
@@ -107,6 +115,7 @@ class Suspects:
                     if _true(samples.method_flagged, i)
                     else ()
                 ),
+                f" · {people}" if (people := self._people(i)) else "",
                 element("br"),
                 f"client {samples.owner[i]} · ",
                 element("b", name),

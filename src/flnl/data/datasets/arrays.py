@@ -97,7 +97,7 @@ class Arrays:
             truth=truth,
             given=given,
             owners=owners,
-            votes=table.votes if table else None,
+            people=table.people if table else None,
             train_size=self.train_size,
             test_size=self.test_size,
         )

@@ -34,7 +34,7 @@ def assemble(
     owners: Owners | None = None,
     ids: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
-    votes: Indices | None = None,
+    people: Indices | None = None,
     test_owners: Indices | None = None,
     train_size: int | None,
     train_sample: int | None = None,
@@ -70,7 +70,7 @@ def assemble(
             _tell_of_lost(owners, keep, train_size)
         train = train.take(keep)
         truth, given, clients = (None if array is None else array[keep] for array in (truth, given, clients))
-        votes = None if votes is None else votes[keep]
+        people = None if people is None else people[:, keep]
         texts = None if texts is None else tuple(texts[i] for i in keep.tolist())
         ids = tuple(str(i) if ids is None else ids[i] for i in keep.tolist())
     if test_size is not None:
@@ -92,7 +92,7 @@ def assemble(
         client_names=None if owners is None else owners.names,
         test_clients=test_owners,
         texts=texts,
-        votes=votes,
+        people=people,
         ids=ids,
         fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
         names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),

@@ -82,7 +82,7 @@ class Features:
             truth=truth,
             given=given,
             owners=owners,
-            votes=table.votes if table else None,
+            people=table.people if table else None,
             texts=texts if texts is not None else RowTexts(train.pixels.numpy(), names),
             train_size=self.train_size,
             train_sample=self.train_sample,

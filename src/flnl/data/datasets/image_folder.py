@@ -95,7 +95,7 @@ class ImageFolder:
             truth=truth,
             given=given,
             owners=owners,
-            votes=table.votes if table else None,
+            people=table.people if table else None,
             ids=train.paths,
             train_size=self.train_size,
             test_size=self.test_size,

@@ -35,7 +35,9 @@ class LabelFile:
     given: Labels  # [N]
     true: Labels | None  # [N]
     owners: Owners | None  # of N samples
-    votes: Indices | None = None  # [N, C], how many people gave each label; None: one person
+    people: Indices | None = (
+        None  # [A, N], the labels by each of A people, NOBODY where one gave none; None: one person
+    )
 
 
 Vote = Literal["first", "majority", "random"]
@@ -115,7 +117,7 @@ def read_label_file(
         given=voted(given, vote),
         true=np.array(columns["true"], np.int64) if "true" in columns else None,
         owners=Owners.of(owners, f"dataset.labels={path}") if CLIENT in first else None,
-        votes=counted(given, len(classes)) if more else None,
+        people=given if more else None,
     )
 
 

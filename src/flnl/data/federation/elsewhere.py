@@ -69,7 +69,7 @@ def without_samples(federation: Federation) -> Federation:
             truth=None,
             given=None,
             clients=None,
-            votes=None,
+            people=None,
             texts=None,
             ids=None,
         ),

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from flnl.console.markdown import grid, literal
 from flnl.console.terminal import cell, visible
+from flnl.data.datasets.label_file import counted
 from flnl.data.federation.build import Federation
 
 FEW = 20
@@ -49,10 +50,10 @@ def wrong_shares(federation: Federation) -> list[float | None] | None:
 
 def agreement(federation: Federation) -> float | None:
     """The share of the labels by several people that are the most frequent one of their sample; None: one person."""
-    votes = federation.dataset.votes
-    if votes is None or not votes[federation.held].any():
+    people = federation.dataset.people
+    if people is None or not len(federation.held):
         return None
-    held = votes[federation.held]
+    held = counted(people[:, federation.held], federation.num_classes)
     return float(held.max(axis=1).sum() / held.sum())
 
 
