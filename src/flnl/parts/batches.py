@@ -30,13 +30,11 @@ class Mixup(BatchRule):
     stages: list[StageNumber] | None
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why inputs cannot be mixed: they are words."""
         if setting.kind != "tokens" or not self.enabled or self.alpha == 0:
             return None
         return f"mixup blends inputs, and words cannot be blended: set {setting.key}.enabled=false"
 
     def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
-        """λ and a permutation; None if nothing is mixed."""
         if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
             return None
         return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))

@@ -33,7 +33,6 @@ class TrueNoiseRates(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """The truth."""
         return (Oracle,)
 
     def init(self, clients: int, params: Params) -> Tensor:
@@ -41,11 +40,9 @@ class TrueNoiseRates(Exchange):
         return torch.full((clients,), torch.nan, dtype=torch.float64)
 
     def send(self, state: Tensor, client: int, clock: Clock) -> tuple[OwnNoiseRate, ...]:
-        """The client's rate, once it is known."""
         return () if bool(state[client].isnan()) else (OwnNoiseRate(state[client].clone()),)
 
     def gathered(self, state: Tensor, gathered: Gathered) -> Tensor:
-        """The rates of all clients with samples."""
         quality: Mapping[int, float] = gathered.aid.one(Oracle).quality
         rates = state.clone()
         for client, right in quality.items():

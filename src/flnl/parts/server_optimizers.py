@@ -37,13 +37,11 @@ class Momentum(ServerUpdate):
     nesterov: bool
 
     def init(self, params: Params) -> Params:
-        """M = 0."""
         return {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
     ) -> tuple[Params, Params]:
-        """The next model, and m."""
         if self.beta == 0 and self.rate == 1:
             return combined, state
         moved, moments = dict(combined), {}
@@ -89,7 +87,6 @@ class Adaptive(ServerUpdate):
     bias_correction: bool
 
     def init(self, params: Params) -> AdaptiveState:
-        """M = 0, and v as ``v_init`` says."""
         zeros = {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
         start = self.tau**2 if self.v_init == "tau2" else 0.0
         return AdaptiveState(zeros, {name: torch.full_like(p, start) for name, p in zeros.items()}, 0)
@@ -97,7 +94,6 @@ class Adaptive(ServerUpdate):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: AdaptiveState
     ) -> tuple[Params, AdaptiveState]:
-        """The next model and state."""
         steps = state.steps + 1
         rate = self.rate
         if self.bias_correction:

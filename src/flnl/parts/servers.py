@@ -16,7 +16,6 @@ class Replace(ServerUpdate):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
     ) -> tuple[Params, Any]:
-        """The combined model."""
         return combined, state
 
 
@@ -32,7 +31,6 @@ class Scaled(ServerUpdate):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
     ) -> tuple[Params, Any]:
-        """The next model."""
         if self.rate == 1:
             return combined, state
         moved = {n: params[n] + self.rate * (p - params[n]) if is_learned(n, p) else p for n, p in combined.items()}

@@ -77,11 +77,9 @@ class MeanOfLayers(Exchange):
     reports: ClassVar[tuple[type, ...]] = (TrainedLayers,)
 
     def broadcast(self, state: SharedLayers | None, clock: Clock) -> tuple[Any, ...]:
-        """The mean, once there is one."""
         return () if state is None else (state,)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The layers of the term that has trained some."""
         layers = fit.state_of(Layers)
         if layers is None:
             return Payload(), Payload()

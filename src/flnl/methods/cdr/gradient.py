@@ -47,7 +47,6 @@ class CriticalOnly(GradientTransform):
         )
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """The gradients by name."""
         values = {n: (g * step.params[n]).abs() for n, g in gradients.items() if step.params[n].dim() in (2, 4)}
         if not values:
             return gradients

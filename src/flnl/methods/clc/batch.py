@@ -18,5 +18,4 @@ class HoldOut(BatchRule):
     reads: ClassVar[tuple[type, ...]] = (HeldOut,)
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase."""
         yield Phase(positions=(~task.visit.one(HeldOut).mask).nonzero()[:, 0])

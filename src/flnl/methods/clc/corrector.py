@@ -21,7 +21,6 @@ class ByConsensus(LabelCorrector):
     rules: ClassVar[tuple[str, ...]] = ("consensus",)
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """The new labels, by the model after the round."""
         thresholds = task.broadcast.extras.one(ClassThresholds).values
         labels = corrected(network.received(task).double().softmax(1), thresholds)
         return Correction(task.client, labels, task.state.weight, Payload(), Payload())

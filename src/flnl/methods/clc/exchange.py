@@ -58,16 +58,13 @@ class Consensus(Exchange):
     decimals: Count | None
 
     def init(self, clients: int, params: Params) -> ClassThresholds | None:
-        """No thresholds yet."""
         return None
 
     @property
     def reveals(self) -> Mapping[type, float]:
-        """How many samples of each class the client has."""
         return {ClassConfidence: math.inf}
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened]:
-        """The measurement."""
         return MeasureConfidence(self.decimals)
 
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> ClassThresholds | None:
@@ -76,7 +73,6 @@ class Consensus(Exchange):
         return consensus(sent) if sent else state
 
     def broadcast(self, state: ClassThresholds | None, clock: Clock) -> tuple[Any, ...]:
-        """The thresholds, once there are some."""
         return () if state is None else (state,)
 
     def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
@@ -88,7 +84,6 @@ class Consensus(Exchange):
         return Payload(held_out), Payload(held_out)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The number of samples that were not held out."""
         return Payload(UsedSamples(int((~task.visit.one(HeldOut).mask).sum()))), Payload()
 
     def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:

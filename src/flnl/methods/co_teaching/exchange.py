@@ -35,11 +35,9 @@ class SmallLoss(Exchange):
     keeps: ClassVar[tuple[type, ...]] = (LeftOutSamples,)
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """The loss term whose selection it records."""
         return () if any(isinstance(part, CoTeaching) for part in stage) else ("method/local=[co_teaching]",)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """Send nothing; keep the visit's selection."""
         visit = fit.state_of(Visit)
         if visit is None:
             return Payload(), Payload()

@@ -55,7 +55,6 @@ class CoTeaching(LossTerm):
     disagree_from: Count | None
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Visit:
-        """A visit without any steps."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
         losses, own = like.new_zeros(len(task.samples)), own_noise_rate(task)
         forget = (

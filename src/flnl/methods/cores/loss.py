@@ -86,15 +86,12 @@ class Cores(LossTerm):
         return weighted_mean(losses, counted), replace(state, left_out=left_out)
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Sieved) -> Sieved:
-        """Which samples were left out."""
         return state
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The first round with the sieve."""
         return sum(lengths[: self.first_stage - 1]) + self.sieve_from
 
     def caution(self, setting: Setting) -> str | None:
-        """The sieve begins after the last round."""
         rounds = sum(setting.lengths[self.first_stage - 1 :])
         if self.sieve_from < rounds:
             return None

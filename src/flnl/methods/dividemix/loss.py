@@ -36,7 +36,6 @@ class WarmUp(LossTerm):
     penalty: bool
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         logs = [F.log_softmax(step.output(name), 1) for name in (FIRST, SECOND)]
         loss = expected(-logs[0], step.targets) + expected(-logs[1], step.targets)
         if self.penalty:
@@ -77,7 +76,6 @@ class MixMatch(LossTerm):
         return (counts.double() / counts.sum().clamp_min(1)).to(network.device, network.dtype)
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why inputs cannot be mixed: they are words."""
         if setting.kind != "tokens" or self.alpha == 0:
             return None
         return f"MixMatch blends inputs, and words cannot be blended: set {setting.key}.alpha=0"

@@ -67,11 +67,9 @@ class LearningQuality(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Clean samples under ``loss_on=benchmark``."""
         return (Benchmark,) if self.loss_on == "benchmark" else ()
 
     def init(self, clients: int, params: Params) -> LearningQualityState:
-        """No client has an estimate."""
         return LearningQualityState(Drops.of(clients), torch.zeros(clients, dtype=torch.bool))
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

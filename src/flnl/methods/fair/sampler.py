@@ -39,5 +39,4 @@ class TopQuality(ClientSampler):
         return [clients[i] for i in (*order[:best], *drawn)]
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)

@@ -27,7 +27,6 @@ class DistilledSamples(BatchRule):
     batch_size: PositiveCount
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase."""
         places = task.state.extras.one(DistilledSet).chosen.nonzero()[:, 0]
         if self.last_batch_only and len(places):
             order = torch.from_numpy(task.stream("last batch", epoch).permutation(len(places)))

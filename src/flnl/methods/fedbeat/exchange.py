@@ -85,7 +85,6 @@ class Ensemble(Exchange):
         return f"{setting.key} makes an ensemble of the models before stage {self.stage}, where there is no round"
 
     def init(self, clients: int, params: Params) -> EnsembleState:
-        """Nothing."""
         return EnsembleState()
 
     def _now(self, clock: Clock) -> bool:
@@ -101,7 +100,6 @@ class Ensemble(Exchange):
         return LabelByEnsemble(self.members, self.threshold, self.scale) if first else None
 
     def broadcast(self, state: EnsembleState, clock: Clock) -> tuple[Any, ...]:
-        """The moments, until samples are labelled."""
         return () if state.moments is None or clock.stage != self.stage else (state.moments,)
 
     def send(self, state: EnsembleState, client: int, clock: Clock) -> tuple[Any, ...]:

@@ -30,16 +30,13 @@ class HoldClassifier(ServerUpdate):
     rounds: Count
 
     def init(self, params: Params) -> WaitingClassifier:
-        """The classifier."""
         return WaitingClassifier(params, 0)
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: WaitingClassifier
     ) -> tuple[Params, WaitingClassifier]:
-        """The next model."""
         state = replace(state, rounds=state.rounds + 1)
         return (state.params if state.rounds == self.rounds else combined), state
 
     def shown(self, params: Params, state: WaitingClassifier) -> Params:
-        """The classifier."""
         return state.params

@@ -71,7 +71,6 @@ class LearnTransitions(LossTerm):
     descent: Descent
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """See ``why_not``."""
         return why_not(network, stage)
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Layers:
@@ -107,11 +106,9 @@ class FedBeat(LossTerm):
     networks: ClassVar[int | None] = 1
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """See ``why_not``."""
         return why_not(network, stage)
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         own = step.visit.get(Transitions)
         if own is None:
             return cross_entropy(step.logits, step.targets), state

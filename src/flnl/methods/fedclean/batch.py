@@ -22,6 +22,5 @@ class AcceptedSamples(Mixup):
     train_on: TrainOn
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase, of the accepted samples."""
         accepted = task.state.extras.one(TrainingSets).trained(self.train_on)
         yield Phase(positions=accepted.nonzero()[:, 0])

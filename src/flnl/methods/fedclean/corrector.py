@@ -29,7 +29,6 @@ class TwoCorrections(LabelCorrector):
     confidence: Share
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """The new labels, and the sets that they make."""
         sets, logits, labels = task.state.extras.one(TrainingSets), network.received(task), task.labels
         if rule == "inferred":
             first = towards_inferred(sets, logits, self.inferred_share)

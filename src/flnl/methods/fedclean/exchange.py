@@ -40,11 +40,9 @@ class InferredLabels(Exchange):
     learner: Learner
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened] | None:
-        """The training, before the first round of all."""
         return Infer(self.learner) if clock.round == 0 else None
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The number of samples."""
         sets = task.state.extras.one(TrainingSets)
         return Payload(UsedSamples(int(sets.used.sum()))), Payload()
 

@@ -96,7 +96,6 @@ class Lid(Exchange):
     gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
     def init(self, clients: int, params: Params) -> LidState:
-        """No client is noisy before the first split."""
         zero = torch.zeros(clients, dtype=torch.float64)
         none = torch.zeros(clients, dtype=torch.bool)
         return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
@@ -123,7 +122,6 @@ class Lid(Exchange):
         return Payload(LidScore(score)), Payload(SampleLosses(losses))
 
     def receive(self, state: LidState, reports: Mapping[int, Payload], seed: int) -> LidState:
-        """Add the scores up; replace the levels."""
         latest, cumulative, level, visits = (
             tensor.clone() for tensor in (state.latest, state.cumulative, state.level, state.visits)
         )
@@ -153,11 +151,9 @@ class Lid(Exchange):
         return replace(state, noisy=noisy, level=level, mixture=(*mixture.means, *mixture.variances, *mixture.weights))
 
     def send(self, state: LidState, client: int, clock: Clock) -> tuple[Any, ...]:
-        """The server's estimate for this client."""
         return (NoiseDirective(bool(state.noisy[client]), float(state.level[client])),)
 
     def known(self, state: LidState) -> tuple[Any, ...]:
-        """Noise levels and noisy clients."""
         return (NoiseLevels(state.level, state.noisy),)
 
     def own(self, state: LidState, client: int) -> LidState:

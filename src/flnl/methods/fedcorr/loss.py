@@ -25,7 +25,6 @@ class AdaptiveProximal(LossTerm):
     form: Literal["squared", "norm"]
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The penalty, a scalar."""
         strength = self.beta * step.broadcast.extras.one(NoiseDirective).level
         if self.form == "squared":
             return strength * squared_distance(step.params, step.broadcast.params), state

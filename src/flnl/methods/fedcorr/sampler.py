@@ -28,7 +28,6 @@ class CleanOnly(ClientSampler):
     kappa: Share
 
     def __call__(self, sampling: Sampling) -> list[int]:
-        """At most ``max(⌊γN⌋, 1)`` of the clean clients."""
         level = sampling.known.one(NoiseLevels).level
         clean = [client for client in sampling.clients if float(level[client]) <= self.kappa]
         count = self.size(len(sampling.clients))
@@ -41,5 +40,4 @@ class CleanOnly(ClientSampler):
         return [int(everyone[i]) for i in order[:count]]
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)

@@ -49,7 +49,6 @@ class Reselection(Mixup):
     inference_augment: bool
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase, of the selected samples."""
         yield self.select(network, task, epoch)
 
     def select(self, network: Model, task: ClientTask, epoch: int) -> Phase:

@@ -136,7 +136,6 @@ class NoiseFilter(Exchange):
     inference_augment: bool
 
     def init(self, clients: int, params: Params) -> FilterState:
-        """No filters yet."""
         return FilterState()
 
     def before_round(self, state: FilterState, clock: Clock) -> ClientJob[Opened] | None:

@@ -29,5 +29,4 @@ class Prior(LossTerm):
     eta: NonNegative
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The penalty, a scalar."""
         return self.eta * divergence_from_uniform(step.logits, step.weight), state

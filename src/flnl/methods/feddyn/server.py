@@ -38,13 +38,11 @@ class FedDyn(ServerPart, ServerUpdate):
         return (() if term else ("method/local=[...,feddyn]",)) + (UNIFORM if by_samples else ())
 
     def init(self, params: Params) -> Params:
-        """H = 0."""
         return {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
     ) -> tuple[Params, Params]:
-        """The next model, and H."""
         share = len(cohort) / clients
         moved = {name: h.to(params[name]) + share * (combined[name] - params[name]) for name, h in state.items()}
         return {name: p + moved[name] if name in moved else p for name, p in combined.items()}, moved

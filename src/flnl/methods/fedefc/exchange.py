@@ -73,7 +73,6 @@ class Prestopping(Exchange):
     monitor: Literal["training", "received"]
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """The loss term that counts and corrects."""
         return () if any(isinstance(part, FedEFC) for part in stage) else ("method/local=[fedefc]",)
 
     def begins(self, lengths: Sequence[int]) -> int:
@@ -81,7 +80,6 @@ class Prestopping(Exchange):
         return self.monitor_after + self.patience + 2
 
     def caution(self, setting: Setting) -> str | None:
-        """The run ends before anything can be corrected."""
         rounds, first = sum(setting.lengths), self.begins(setting.lengths)
         if first < rounds:
             return None
@@ -91,11 +89,9 @@ class Prestopping(Exchange):
         )
 
     def init(self, clients: int, params: Params) -> PrestoppingState:
-        """No accuracy yet."""
         return PrestoppingState(clients)
 
     def broadcast(self, state: PrestoppingState, clock: Clock) -> tuple[Any, ...]:
-        """The flag, once clients correct."""
         return (Corrects(),) if state.stopped else ()
 
     def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
@@ -106,7 +102,6 @@ class Prestopping(Exchange):
         return Payload(found), Payload(found)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The accuracy, until clients correct."""
         if task.broadcast.extras.get(Corrects) is not None:
             return Payload(), Payload()
         if self.monitor == "received":

@@ -39,12 +39,10 @@ class FedEFC(LossTerm):
     fits_labels: ClassVar[bool] = True
 
     def begin(self, network: Model, task: ClientTask, state: object) -> Running:
-        """Nothing is counted yet."""
         zero = torch.zeros((), dtype=torch.int64, device=network.device)
         return Running(zero, zero)
 
     def __call__(self, step: Step, state: Running) -> tuple[Tensor, Running]:
-        """The loss [B]."""
         noise = step.visit.get(NoiseMatrix)
         if noise is not None:
             matrix = noise.values.T.to(step.logits.device, non_blocking=True)

@@ -27,7 +27,6 @@ class QualityMean(Aggregator[WeightedSum]):
         return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Weighted sums over a few clients."""
         rho = known.one(ClientQualities).value
         factors = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
         return summed(params, results, [r.num_samples * factor for r, factor in zip(results, factors, strict=True)])

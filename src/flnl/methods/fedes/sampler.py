@@ -30,5 +30,4 @@ class OfQuality(ClientSampler):
         return draw_clients(sampling, good, self.size(len(sampling.clients)))
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)

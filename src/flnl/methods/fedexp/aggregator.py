@@ -36,11 +36,9 @@ class Extrapolated(Aggregator[Moved]):
 
     @property
     def by_samples(self) -> bool:
-        """Under ``weights=samples``."""
         return self.weights == "samples"
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Moved:
-        """Weighted sums over a few clients."""
         weights = [float(r.num_samples) if self.by_samples else 1.0 for r in results]
         models = models_of(results)
         squares = sum(w * _squared_change(params, model) for w, model in zip(weights, models, strict=True))

@@ -21,13 +21,11 @@ class LastTwo(ServerUpdate):
     evaluate: Literal["mean", "last"]
 
     def init(self, params: Params) -> Params:
-        """The initial model."""
         return params
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
     ) -> tuple[Params, Params]:
-        """The combined model, and the one that was sent."""
         return combined, params
 
     def shown(self, params: Params, state: Params) -> Params:

@@ -95,7 +95,6 @@ class LabelSieve(Exchange):
 
     @property
     def reveals(self) -> Mapping[type, float]:
-        """A number for each sample."""
         return {SampleLosses: math.inf}
 
     def begins(self, lengths: Sequence[int]) -> int:
@@ -111,7 +110,6 @@ class LabelSieve(Exchange):
         return f"{setting.key}.stage={self.stage} refines labels {what}; give the stages on both sides of it rounds"
 
     def init(self, clients: int, params: Params) -> LabelSieveState:
-        """Nothing is known."""
         return LabelSieveState(clients, {})
 
     def send(self, state: LabelSieveState, client: int, clock: Clock) -> tuple[Any, ...]:

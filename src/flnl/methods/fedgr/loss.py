@@ -121,11 +121,9 @@ class FedGR(LossTerm):
         return teacher.pulled(received, self.decay_global) if self.decay == "released" else teacher, logits
 
     def draw(self, rng: np.random.Generator, size: int) -> StrongDraw | None:
-        """The strong view."""
         return drawn_view(rng, size) if self.view == "strong" else None
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
-        """The loss [B]."""
         outputs = self._outputs(step, state)
         logits, at = outputs[LOGITS], step.positions
         loss = self._refined(step, logits)
@@ -145,7 +143,6 @@ class FedGR(LossTerm):
         return replace(state, teacher=state.teacher.following(params, self.decay_local, self.decay))
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> AveragedTeacher | None:
-        """The teacher, if it is ever asked."""
         return state.teacher
 
     def _outputs(self, step: Step, state: Visit) -> Mapping[str, Tensor]:

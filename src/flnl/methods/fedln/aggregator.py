@@ -19,11 +19,9 @@ class NoiseAwareMean(Aggregator[WeightedSum]):
 
     @property
     def by_samples(self) -> bool:
-        """Always."""
         return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Weighted sums over a few clients."""
         found = known.one(NoiseAwareWeights).value
         own = [float(r.num_samples if found[r.client].isnan() else found[r.client]) for r in results]
         return summed(params, results, own)

@@ -20,7 +20,6 @@ class NeighboursLabels(BatchRule):
     reads: ClassVar[tuple[type, ...]] = (NearestLabels,)
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase, of all samples."""
         labels = self.relabels(network, task)
         yield WHOLE if labels is None else Phase(labels=labels)
 

@@ -60,16 +60,13 @@ class NoiseAware(Exchange):
 
     @property
     def available_from(self) -> int:
-        """The stage in which clients are judged."""
         return self.stage
 
     @property
     def reveals(self) -> Mapping[type, float]:
-        """Numbers for each sample."""
         return {Energies: math.inf}
 
     def init(self, clients: int, params: Params) -> EnergyState:
-        """Nobody is judged."""
         nan = torch.full((clients,), torch.nan, dtype=torch.float64)
         return EnergyState(nan, nan)
 
@@ -81,7 +78,6 @@ class NoiseAware(Exchange):
         return "before" if self.apply == "same" and self._now(clock) else "no"
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The energies, in the round of the judgement."""
         if not self._now(task.broadcast.clock):
             return Payload(), Payload()
         draws = [task.stream("energies", which) if self.inference_augment else None for which in (0, 1)]
@@ -101,7 +97,6 @@ class NoiseAware(Exchange):
         return EnergyState(shares, own)
 
     def known(self, state: EnergyState) -> tuple[Any, ...]:
-        """The weights."""
         return (NoiseAwareWeights(state.weights),)
 
     def caution(self, setting: Setting) -> str | None:
@@ -174,7 +169,6 @@ class NearestNeighbours(Exchange):
     threshold: Annotated[float, Interval(ge=0, le=2)]
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why there are no distances: words have none."""
         if setting.kind != "tokens":
             return None
         return "neighbours are found by distances of inputs, and the numbers of words have none: choose another method"
@@ -184,7 +178,6 @@ class NearestNeighbours(Exchange):
         return clients
 
     def before_round(self, state: int, clock: Clock) -> ClientJob[Opened] | None:
-        """The search, before the first round of all."""
         return FindNearest(self.neighbours, self.threshold) if clock.round == 0 else None
 
     def findings(self, state: int, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:

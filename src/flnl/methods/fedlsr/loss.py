@@ -105,11 +105,9 @@ class FedLSR(LossTerm):
         return Pixels(*(t.clone() for t in network.normalisation))
 
     def draw(self, rng: np.random.Generator, size: int) -> FedLSRDraw:
-        """λ, and the second view."""
         return FedLSRDraw(float(rng.beta(1, 1)), drawn_view(rng, size, self.view, self.degrees))
 
     def __call__(self, step: Step, state: Pixels | None) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view, state))
         gamma = self.gamma * linear_ramp(step.broadcast.round, self.warmup * sum(step.broadcast.lengths))
         return self.loss(one, other, step.targets, step.draw.share, gamma), state

@@ -76,7 +76,6 @@ class ClientDetection(Exchange):
 
     @property
     def available_from(self) -> int:
-        """The stage before which clients are compared."""
         return self.stage
 
     @property
@@ -85,7 +84,6 @@ class ClientDetection(Exchange):
         return {ClassLosses: math.inf}
 
     def init(self, clients: int, params: Params) -> TagState:
-        """Nobody is noisy."""
         return TagState(torch.zeros(clients, dtype=torch.bool), torch.empty(clients, 0, dtype=torch.float64))
 
     def before_round(self, state: TagState, clock: Clock) -> ClientJob[Opened] | None:
@@ -119,7 +117,6 @@ class ClientDetection(Exchange):
         return (ClientTag(bool(state.noisy[client])),) if state.compared else ()
 
     def known(self, state: TagState) -> tuple[Any, ...]:
-        """The noisy clients."""
         return (ClientTags(state.noisy),)
 
     def findings(self, state: TagState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:

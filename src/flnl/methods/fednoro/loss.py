@@ -38,7 +38,6 @@ class FedNoRo(LossTerm):
         return log_prior(network, task)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss [B]."""
         logs = adjusted(step.logits, state)
         fitted = expected(-logs, step.targets)
         tag = step.broadcast.extras.get(ClientTag)
@@ -51,7 +50,6 @@ class FedNoRo(LossTerm):
         return (1 - share) * fitted + share * distillation, state
 
     def caution(self, setting: Setting) -> str | None:
-        """The ramp of λ ends after the last round."""
         rounds = sum(setting.lengths)
         if self.distillation == 0 or self.ramp_end < rounds:
             return None

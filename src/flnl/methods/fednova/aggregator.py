@@ -39,7 +39,6 @@ class NormalisedMean(Aggregator[Normalised]):
 
     @property
     def by_samples(self) -> bool:
-        """Always."""
         return True
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
@@ -74,7 +73,6 @@ class NormalisedMean(Aggregator[Normalised]):
         return None
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Normalised:
-        """Sums over a few clients."""
         sent = [(r, r.reports.one(LocalSteps)) for r in results if r.steps]
         models = models_of([r for r, _ in sent])
         weights = [float(r.num_samples) for r, _ in sent]

@@ -36,7 +36,6 @@ class StepLengths(Exchange):
     mu: NonNegative  # that of the local objective's proximal term, μ/2 ‖θ - θ_t‖²; 0 without one
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The length of this visit's steps."""
         return Payload(LocalSteps(fit.steps, length(fit.steps, fit.lr, self.momentum, self.mu))), Payload()
 
 

@@ -117,7 +117,6 @@ class LabelSharing(Exchange):
         return {} if spent is None else {LabelCounts: spent}
 
     def init(self, clients: int, params: Params) -> SharedLabels:
-        """No labels have been shared."""
         return SharedLabels()
 
     def before_round(self, state: SharedLabels, clock: Clock) -> ClientJob[Opened] | None:
@@ -144,7 +143,6 @@ class LabelSharing(Exchange):
         return SharedLabels(counts, LabelsKnown(q, spent.most, float(response.recovered(shares).min())), spent)
 
     def broadcast(self, state: SharedLabels, clock: Clock) -> tuple[Any, ...]:
-        """q, once it is known."""
         return () if state.known is None else (LabelDistribution(state.known.shares),)
 
     def known(self, state: SharedLabels) -> tuple[Any, ...]:

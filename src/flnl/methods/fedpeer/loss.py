@@ -53,7 +53,6 @@ class Peer(LossTerm):
         return torch.from_numpy(rng.random(size)) if self.peer == "sample" else None
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         beta = self._beta(step.broadcast.clock.since(self.first_stage))
         if beta == 0:
             return cross_entropy(step.logits, step.targets), state

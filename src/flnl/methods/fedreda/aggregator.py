@@ -18,7 +18,6 @@ class TrustedMean(Aggregator[WeightedSum]):
     """
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Weighted sums over a few clients."""
         sent = [r.reports.get(TrustedShare) for r in results]
         return summed(params, results, [1.0 if share is None else share.value for share in sent])
 

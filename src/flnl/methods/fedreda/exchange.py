@@ -53,7 +53,6 @@ class LeaveOneOut(Exchange):
     stage: StageNumber
 
     def relay(self, state: Any, client: int, clock: Clock, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:
-        """The teacher, if any other client has trained."""
         if clock.stage < self.stage:
             return ()
         models = [kept.params for other, kept in kept_by_client(clients, LastModel).items() if other != client]

@@ -81,7 +81,6 @@ class FedReDA(LossTerm):
         return Visit(prior, logits, trusted, trust, trust.losses.to(network.device, network.dtype), zero, zero)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
-        """The loss."""
         student, at = step.logits + state.prior, step.positions
         own = cross_entropy(student.detach(), step.labels)
         before = state.losses[at]

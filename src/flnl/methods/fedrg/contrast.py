@@ -69,7 +69,6 @@ class Contrast(LossTerm):
     descent: Descent
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why there are no two views, or no features."""
         if setting.kind != "image":
             return f"its two views are of images, not of {WORDS[setting.kind]}: set method.T_pre=0"
         return why_no_features(network)
@@ -92,7 +91,6 @@ class Contrast(LossTerm):
         return layers
 
     def draw(self, rng: np.random.Generator, size: int) -> StrongDraw:
-        """The strong view."""
         return drawn_view(rng, size)
 
     def __call__(self, step: Step, state: Projector) -> tuple[Tensor, Projector]:

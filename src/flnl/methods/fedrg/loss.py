@@ -151,7 +151,6 @@ class FedRG(LossTerm):
         return [weak, torch.cat(strong)]
 
     def draw(self, rng: np.random.Generator, size: int) -> StrongDraw | None:
-        """The strong view."""
         return drawn_view(rng, size) if self.view == "strong" else None
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
@@ -191,7 +190,6 @@ class FedRG(LossTerm):
     def findings(
         self, state: Mapping[int, ClusterMemory], clients: Mapping[int, ClientState], known: Payload
     ) -> tuple[Finding, ...]:
-        """The samples with wrong labels."""
         return tuple(
             SuspectedSamples(client, own.noisy.cpu(), 1 - own.scores.cpu(), own.judged.cpu())
             for client, own in state.items()

@@ -91,7 +91,6 @@ class ReliableNeighbours(Exchange):
 
     @property
     def reveals(self) -> Mapping[type, float]:
-        """The client's model, to other clients."""
         return {Neighbours: math.inf}
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
@@ -107,7 +106,6 @@ class ReliableNeighbours(Exchange):
         )
 
     def init(self, clients: int, params: Params) -> ReliabilityState:
-        """Nobody has trained."""
         return ReliabilityState()
 
     def relay(
@@ -162,7 +160,6 @@ class ReliableNeighbours(Exchange):
         return up, Payload(LastModel({name: tensor.cpu() for name, tensor in fit.params.items()}))
 
     def receive(self, state: ReliabilityState, reports: Mapping[int, Payload], seed: int) -> ReliabilityState:
-        """Replace what the clients reported before."""
         got = {client: r for client, sent in reports.items() if (r := sent.get(Reliability)) is not None}
         if not got:
             return state

@@ -22,14 +22,11 @@ class CleanMean(Aggregator[WeightedSum]):
 
     @property
     def by_samples(self) -> bool:
-        """Always."""
         return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Weighted sums over a few clients."""
         noisy = known.one(ClientTags).noisy
         return summed(params, results, [0.0 if noisy[r.client] else float(r.num_samples) for r in results])
 
     def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
-        """The mean."""
         return Combined(divided(params, values))

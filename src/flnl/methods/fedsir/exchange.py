@@ -131,7 +131,6 @@ class Subspaces(Exchange):
         return f"{setting.key}.every={self.every}: stage {self.stage} has {rounds} rounds, so no label is ever renewed"
 
     def init(self, clients: int, params: Params) -> SubspaceState:
-        """Nobody is noisy."""
         nothing = torch.full((clients, 2), torch.nan, dtype=torch.float64)
         return SubspaceState(torch.zeros(clients, dtype=torch.bool), nothing)
 
@@ -219,7 +218,6 @@ class Subspaces(Exchange):
         return SubspaceState(noisy, statistics)
 
     def known(self, state: SubspaceState) -> tuple[Any, ...]:
-        """The noisy clients."""
         return (ClientTags(state.noisy),)
 
     @property

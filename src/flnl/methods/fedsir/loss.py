@@ -43,7 +43,6 @@ class FedSIR(LossTerm):
         return (counts / counts.sum()).log().to(network.device, network.dtype)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss [B]."""
         logs = adjusted(step.logits, state)
         tag = step.broadcast.extras.get(ClientTag)
         if tag is None or tag.noisy is False:
@@ -61,7 +60,6 @@ class FedSIR(LossTerm):
         return (1 - share) * expected(-logs, targets) + share * distillation, state
 
     def caution(self, setting: Setting) -> str | None:
-        """The ramp of w ends after the last round."""
         rounds = setting.lengths[self.stage - 1]
         if self.distillation == 0 or self.ramp_end < rounds or not rounds:
             return None

@@ -24,7 +24,6 @@ class PrototypeBatches(Mixup):
     use: Literal["confident", "all"]
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        """One phase."""
         chosen = task.visit.get(PrototypeLabels)
         if chosen is None:
             yield WHOLE

@@ -85,11 +85,9 @@ class ByPrototypes(Exchange):
 
     @property
     def available_from(self) -> int:
-        """The stage after the comparison."""
         return self.stage + 1
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why there are no prototypes."""
         return why_no_prototypes(network)
 
     def caution(self, setting: Setting) -> str | None:
@@ -99,7 +97,6 @@ class ByPrototypes(Exchange):
         return f"{setting.key} compares clients in stage {self.stage}, which has no rounds: nobody is noisy"
 
     def init(self, clients: int, params: Params) -> StabilizeState:
-        """Nobody is noisy."""
         can = attainable(self.prototypes.of(params).double())
         return StabilizeState(
             torch.full((clients,), torch.nan, dtype=torch.float64),
@@ -158,7 +155,6 @@ class ByPrototypes(Exchange):
         return (ClientTag(bool(state.noisy[client])),) if state.compared and clock.stage > self.stage else ()
 
     def known(self, state: StabilizeState) -> tuple[Any, ...]:
-        """The noisy clients."""
         return (ClientTags(state.noisy),)
 
     def own(self, state: StabilizeState, client: int) -> StabilizeState:

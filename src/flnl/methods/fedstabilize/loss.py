@@ -31,7 +31,6 @@ class FedStabilize(LossTerm):
     prototypes: Prototypes
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why there are no prototypes."""
         return why_no_prototypes(network)
 
     def begin(self, network: Model, task: ClientTask, state: object) -> Tensor:
@@ -39,7 +38,6 @@ class FedStabilize(LossTerm):
         return self.prototypes.of(task.broadcast.params)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss [B], or 0 if both summands are off."""
         loss = step.logits.new_zeros(())
         if self.alignment:
             away = 1 - _aligned(step, state)

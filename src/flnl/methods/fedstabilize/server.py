@@ -26,7 +26,6 @@ class PrototypeHead(ServerUpdate):
     prototypes: Prototypes
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why there are no prototypes."""
         return why_no_prototypes(network)
 
     def init(self, params: Params) -> Tensor:
@@ -36,11 +35,9 @@ class PrototypeHead(ServerUpdate):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Tensor
     ) -> tuple[Params, Tensor]:
-        """The next model."""
         return params if self.keep else combined, state
 
     def shown(self, params: Params, state: Tensor) -> Params:
-        """The model with prototypes as its last layer."""
         name = head_of(params)
         if self.prediction == "head" or name is None:
             return params

@@ -75,11 +75,9 @@ class NoiseRates(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Clean samples on the server."""
         return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> NoiseRateState:
-        """No round yet."""
         return NoiseRateState(torch.full((clients,), torch.nan, dtype=torch.float64))
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

@@ -34,7 +34,6 @@ class CredibilityMean(Aggregator[CredibleSum]):
         return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> CredibleSum:
-        """Weighted sums over a few clients."""
         credible = known.one(Credibilities).value
         weights = {r.client: r.num_samples * credible[r.client] for r in results}
         return CredibleSum(weights, summed(params, results, list(weights.values())))

@@ -57,11 +57,9 @@ class Credibility(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Clean samples on the server."""
         return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> CredibilityState:
-        """No client has trained."""
         return CredibilityState(torch.full((clients,), torch.nan, dtype=torch.float64), {})
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

@@ -105,7 +105,6 @@ class JointOpt(LossTerm):
         return None if self.update_from is None else state.labels
 
     def caution(self, setting: Setting) -> str | None:
-        """Labels are never updated: the run ends before."""
         rounds = sum(setting.lengths[self.first_stage - 1 :])
         if self.update_from is None or rounds == 0 or self.update_from < rounds:
             return None

@@ -66,7 +66,6 @@ class TransitionEstimate(Exchange):
 
     @property
     def available_from(self) -> int:
-        """The stage before which clients estimate."""
         return self.stage
 
     def init(self, clients: int, params: Params) -> int:

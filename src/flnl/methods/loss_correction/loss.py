@@ -43,7 +43,6 @@ class LossCorrection(LossTerm):
     form: Correction
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         estimate = step.kept.get(TransitionMatrix)
         if estimate is None:
             return cross_entropy(step.logits, step.targets), state

@@ -70,14 +70,12 @@ class MDYR(LossTerm):
     first_stage: StageNumber
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        """Why batches cannot be mixed: they already are."""
         mixing = next((part for part in stage if isinstance(part, BatchRule) and part.overrides("mixing")), None)
         if mixing is None:
             return None
         return f"M-DYR mixes batches itself, and {type(mixing).__name__} has mixed them: choose method/batch=plain"
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Visit:
-        """The fit to the received model's losses."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
         labels = task.labels
         losses = sample_losses(network.received(task), labels)
@@ -85,11 +83,9 @@ class MDYR(LossTerm):
         return Visit(by_loss, WrongProbability(by_loss.of(losses.to(like)), labels.to(like.device)))
 
     def draw(self, rng: np.random.Generator, size: int) -> Mixing:
-        """λ and a permutation."""
         return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
-        """The loss [B]."""
         mixing: Mixing = step.draw
         own = step.logits.detach()
         wrong = state.by_loss.of(-of_labels(F.log_softmax(step.passes.scored(step.inputs), 1), step.labels))
@@ -111,7 +107,6 @@ class MDYR(LossTerm):
         return losses + self.regularisation * divergence
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> WrongProbability:
-        """The probabilities at the start of the visit."""
         return state.found
 
     def caution(self, setting: Setting) -> str | None:

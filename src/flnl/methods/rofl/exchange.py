@@ -54,20 +54,16 @@ class ClassCentroids(Exchange):
     keeps: ClassVar[tuple[type, ...]] = (DoubtedSamples,)
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """The loss term that moves the centroids."""
         return () if any(isinstance(part, RoFL) for part in stage) else ("method/local=[rofl]",)
 
     @property
     def reveals(self) -> Mapping[type, float]:
-        """How many samples of each class the client has."""
         return {ClientCentroids: math.inf}
 
     def init(self, clients: int, params: Params) -> CentroidState:
-        """No centroids."""
         return CentroidState()
 
     def broadcast(self, state: CentroidState, clock: Clock) -> tuple[Any, ...]:
-        """The global centroids, once there are any."""
         return () if state.values is None else (GlobalCentroids(state.values),)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

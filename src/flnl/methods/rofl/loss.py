@@ -119,7 +119,6 @@ class RoFL(LossTerm):
         return forget_rate(round, rate, self.num_gradual, 1.0, self.schedule)
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The round of the first corrected labels."""
         return self.T_pl
 
     def caution(self, setting: Setting) -> str | None:

@@ -46,7 +46,6 @@ class ShapleyRelevance(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Clean samples."""
         return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> Relevance:
@@ -54,7 +53,6 @@ class ShapleyRelevance(Exchange):
         return Relevance.of(clients)
 
     def wants_models(self, clock: Clock) -> Wants:
-        """In every round, beside the combined one."""
         return "after"
 
     def gathered(self, state: Relevance, gathered: Gathered) -> Relevance:

@@ -40,5 +40,4 @@ class ByRelevance(ClientSampler):
         return [clients[i] for i in np.argsort(-keys, kind="stable")[: self.size(len(clients))]]
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)

@@ -89,7 +89,6 @@ class ControlVariates(Exchange):
     momentum: Annotated[float, Interval(ge=0, lt=1)]
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """An aggregator with the same weights."""
         by_samples = self.weights == "samples"
         alike = all(part.by_samples == by_samples for part in stage if isinstance(part, Aggregator))
         return () if alike else ("method/aggregator=mean" if by_samples else "method/aggregator=uniform_mean",)
@@ -139,11 +138,9 @@ class ControlVariates(Exchange):
         return f"{said}, and {setting.key}.normaliser=steps makes control variates up to {most:.3g} times too large"
 
     def init(self, clients: int, params: Params) -> ControlVariatesState:
-        """Zeros."""
         return ControlVariatesState(ControlVariate(_zeros(params)), {})
 
     def broadcast(self, state: ControlVariatesState, clock: Clock) -> tuple[ControlVariate]:
-        """The server's control variate."""
         return (state.variate,)
 
     def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:

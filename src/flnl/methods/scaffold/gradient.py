@@ -21,6 +21,5 @@ class DriftCorrection(Correcting, GradientTransform):
     reads: ClassVar[tuple[type, ...]] = (Drift,)
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """The corrected gradients."""
         drift = step.visit.one(Drift).values
         return {name: gradient - drift[name].to(gradient) for name, gradient in gradients.items()}

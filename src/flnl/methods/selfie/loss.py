@@ -60,7 +60,6 @@ class Selfie(LossTerm):
         return f"SELFIE judges single samples, but {type(mixing).__name__} mixes them: choose method/batch=plain"
 
     def begin(self, network: Model, task: ClientTask, state: History | None) -> Visit:
-        """The histories, at first empty."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
         labels, own = task.labels.to(like.device), own_noise_rate(task)
         history = History.of(labels, self.length) if state is None else replace(state, held=labels)
@@ -102,15 +101,12 @@ class Selfie(LossTerm):
         return weighted_mean(cross_entropy(step.logits, _labels(step, new)), counted), history
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> History:
-        """The histories."""
         return state.history
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The first round after the warm-up."""
         return sum(lengths[: self.first_stage - 1]) + self.warmup
 
     def caution(self, setting: Setting) -> str | None:
-        """The warm-up lasts until the end."""
         rounds = sum(setting.lengths[self.first_stage - 1 :])
         if self.warmup < rounds:
             return None

@@ -41,7 +41,6 @@ class GeometricMedian(OfModels):
 
     @property
     def by_samples(self) -> bool:
-        """Under ``weights=samples``."""
         return self.weights == "samples"
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:

@@ -25,11 +25,9 @@ class Mean(Aggregator[WeightedSum]):
 
     @property
     def by_samples(self) -> bool:
-        """Unless ``weights=uniform``."""
         return self.weights != "uniform"
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Weighted sums over a few clients."""
         return summed(params, results, [self._weight(r) for r in results])
 
     def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:

@@ -25,7 +25,6 @@ class Median(OfModels):
 
     @property
     def by_samples(self) -> bool:
-        """Under ``weights=samples``."""
         return self.weights == "samples"
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:

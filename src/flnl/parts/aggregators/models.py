@@ -38,7 +38,6 @@ class OfModels(Aggregator[Models]):
     """Base class of aggregators to which all models of a cohort are sent."""
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
         return Models.of(results)
 
 

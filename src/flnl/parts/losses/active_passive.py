@@ -33,7 +33,6 @@ class MeanAbsoluteError(LossTerm):
     normalised: bool
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         losses = expected(1 - F.softmax(step.logits, 1), step.targets)
         return self.weight * (losses / (step.logits.shape[1] - 1) if self.normalised else losses), state
 
@@ -52,7 +51,6 @@ class ReverseCrossEntropy(LossTerm):
     log_zero: Annotated[float, Lt(0)]
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         return -self.weight * self.log_zero * expected(1 - F.softmax(step.logits, 1), step.targets), state
 
 
@@ -72,7 +70,6 @@ class Focal(LossTerm):
     detach: bool
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         return self.weight * expected(_focal(step.logits, self.gamma, self.detach), step.targets), state
 
 

@@ -22,5 +22,4 @@ class CrossEntropy(LossTerm):
     rowwise: ClassVar[bool] = True
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         return F.cross_entropy(step.logits, step.targets, reduction="none"), state

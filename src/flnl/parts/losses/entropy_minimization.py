@@ -24,11 +24,9 @@ class EntropyMinimization(LossTerm):
     start: Count
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The round of ``start``."""
         return self.start
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The penalty [B]."""
         weight = self.weight if step.broadcast.round >= self.start else 0.0
         logs = F.log_softmax(step.logits, 1)
         return -weight * (logs.exp() * logs).sum(1), state

@@ -32,7 +32,6 @@ class GeneralizedCrossEntropy(LossTerm):
     start: Count
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The round of ``start``."""
         return self.start if self.kappa else 0
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:

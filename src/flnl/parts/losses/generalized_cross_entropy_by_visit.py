@@ -35,7 +35,6 @@ class TruncatedByVisit(LossTerm):
     least: PositiveCount
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The round of ``start``."""
         return self.start
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:

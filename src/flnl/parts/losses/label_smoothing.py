@@ -27,11 +27,9 @@ class LabelSmoothing(LossTerm):
     start: Count
 
     def begins(self, lengths: Sequence[int]) -> int:
-        """The round of ``start``."""
         return self.start if self.r else 0
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         r = self.r if step.broadcast.round >= self.start else 0.0
         spread = -F.log_softmax(step.logits, 1).mean(1)
         return (1 - r) * cross_entropy(step.logits, step.targets) + r * spread, state

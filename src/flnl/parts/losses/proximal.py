@@ -23,7 +23,6 @@ class Proximal(LossTerm):
     form: Annotated[Literal["squared_half", "norm"], Neutral("squared_half")]
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The penalty, a scalar."""
         received = step.broadcast.params
         if self.form == "norm":
             return self.mu * distance(step.params, received), state

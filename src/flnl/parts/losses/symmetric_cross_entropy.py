@@ -27,6 +27,5 @@ class SymmetricCrossEntropy(LossTerm):
     log_zero: Annotated[float, Lt(0)]
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         reverse = -self.log_zero * expected(1 - F.softmax(step.logits, 1), step.targets)
         return self.alpha * cross_entropy(step.logits, step.targets) + self.beta * reverse, state

@@ -23,6 +23,5 @@ class TemperatureScaling(LossTerm):
     form: Literal["divide", "multiply"]
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]."""
         scaled = step.logits / self.temperature if self.form == "divide" else step.logits * self.temperature
         return cross_entropy(scaled, step.targets), state

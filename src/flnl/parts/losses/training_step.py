@@ -32,7 +32,6 @@ class TrainingStep(LossTerm):
         return why_no_loss(network) or (MIXED.format(type(mixing[0]).__name__) if mixing else None)
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss, a scalar."""
         if step.mixing is not None:
             raise UserError(MIXED.format("the batch rule"))
         if step.weight is not None:

@@ -77,5 +77,4 @@ class PowerOfChoice(ClientSampler):
         return [sampling.clients[i] for i in sorted(drawn)]
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)

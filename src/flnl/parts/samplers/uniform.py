@@ -28,11 +28,9 @@ class Uniform(ClientSampler):
     fraction: PositiveShare
 
     def __call__(self, sampling: Sampling) -> list[int]:
-        """``max(⌊γN⌋, 1)`` clients."""
         return draw_clients(sampling, sampling.clients, self.size(len(sampling.clients)))
 
     def size(self, clients: int) -> int:
-        """``max(⌊γN⌋, 1)``."""
         return cohort_size(self.fraction, clients)
 
 
@@ -72,7 +70,6 @@ class OnePass(ClientSampler):
         return [sampling.clients[i] for i in order[group * size : (group + 1) * size]]
 
     def size(self, clients: int) -> int:
-        """Number of clients in a group."""
         if self.start == "parallel_average":
             return clients
         return 1 if self.fraction is None else cohort_size(self.fraction, clients)
