@@ -32,8 +32,8 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     parts = [
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”{', tuned' if is_tuned(papers) else ''}, ours beside the papers'",
         scale(sheet, changes(papers)),
-        "[runs.jsonl](runs.jsonl) has a line for each run: its command, its closing numbers, and what it was made "
-        "with. From it, `flnl tables render records=FILE` writes each table as `.md`, `.tex` and `.csv`, and "
+        "Each table is here as `.md` and `.csv`. [runs.jsonl](runs.jsonl) has a line for each run: its command, its "
+        "closing numbers, and what it was made with. `flnl tables render` also writes each table as `.tex`, and "
         "`report.html`: all tables on one page, with curves, figures, and the runs and commands behind every number.",
         grid(rows),
         bullets("Where the numbers come from", [f"{name}: {text}" for name, text in provenance.items()]),
