@@ -20,6 +20,7 @@ from flnl.core.step import Step
 from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
+from flnl.engine.cuda_graph import Recorder
 from flnl.engine.executors import processes
 from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
@@ -27,7 +28,6 @@ from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
-from flnl.engine.stacked.graph import Recorder
 from flnl.models.lenet import LeNet5
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain

@@ -10,7 +10,7 @@ import yaml
 
 from flnl.commands import doctor as doctor
 from flnl.config import compose
-from flnl.engine.stacked.graph import CudaGraph
+from flnl.engine.cuda_graph import CudaGraph
 from flnl.instruments.doctor import agreement, surroundings
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.engine.stacked.graph import Recorder
+from flnl.engine.cuda_graph import Recorder
 from tests.cuda.watch import HEARD, watching
 
 MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from flnl.engine.cuda_graph import Waits
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
 from flnl.engine.local.objective import mean_over_steps
 from flnl.engine.stacked import training
-from flnl.engine.stacked.tracing import Waits
 from tests.properties.runs import assembled
 from tests.registry import Entry, others_slow
 
@@ -35,7 +35,7 @@ def watched(found: set[str]) -> Iterator[None]:
 
     def tell(reason: str) -> None:
         stack = traceback.extract_stack()
-        frames = [f for f in stack if "/flnl/" in f.filename and "tracing.py" not in f.filename]
+        frames = [f for f in stack if "/flnl/" in f.filename and "cuda_graph.py" not in f.filename]
         if not any(f.name in EXCEPTIONS for f in stack):
             last = frames[-1] if frames else None
             found.add(f"{reason} in {Path(last.filename).name}:{last.lineno} {last.name}" if last else reason)

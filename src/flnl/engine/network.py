@@ -29,6 +29,7 @@ from flnl.core.tally import Meter
 from flnl.data.transforms import Transform
 from flnl.engine.device_images import Resident
 from flnl.engine.placement import Placement
+from flnl.engine.recorded_passes import RecordedPasses
 from flnl.models import outputs as by_name
 from flnl.models.layers import has_batch_norm
 from flnl.models.lightning_module import training_loss
@@ -80,6 +81,8 @@ class Network(RunModel):
         self._received = deque[tuple[ClientTask, dict[str, Tensor]]](maxlen=1)  # outputs by name
         self.autocast = placement.autocast
         self.meter = Meter()
+        self.recorded: RecordedPasses | None = None
+        """Scores full batches by CUDA graphs; set by an executor that records."""
 
     @property
     def device(self) -> torch.device:
@@ -330,12 +333,23 @@ class Network(RunModel):
     ) -> Tensor:
         with self.evaluating(), torch.no_grad():
             self.count(len(index), output)
-            scores = (by_name.output(module, output, inputs) for inputs in self._chunks(images, index, augment))
-            parts = list(scores) if on_device else [one.cpu() for one in scores]
-        return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
+            parts = [self._of_batch(module, output, inputs) for inputs in self._chunks(images, index, augment)]
+        if not parts:
+            return torch.empty(0, self.num_classes, dtype=self.dtype)
+        return torch.cat(parts) if on_device else torch.cat(parts).cpu()
+
+    def _of_batch(self, module: nn.Module, output: str, inputs: Tensor) -> Tensor:
+        if self.recorded is not None and len(inputs) == self._score_batch:
+            return self.recorded(module, output, inputs)
+        return by_name.output(module, output, inputs)
+
+    @property
+    def _score_batch(self) -> int:
+        """Number of samples that are scored at once."""
+        return min(SCORE_BATCH, self.chunk(1))
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
-        parts = index.split(min(SCORE_BATCH, self.chunk(1)))
+        parts = index.split(self._score_batch)
         for stored in self.here(images).read_each(parts, augmented=augment is not None):
             draws = None if augment is None else self.transform.draw(augment, len(stored), tuple(stored.shape[2:]))
             yield self.prepare(stored, draws)

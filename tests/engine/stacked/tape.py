@@ -16,7 +16,7 @@ BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 
 
 class Tape:
-    """A recording on this CPU; ``flnl.engine.stacked.graph.Capture``."""
+    """A recording on this CPU; ``flnl.engine.cuda_graph.Capture``."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, Any, Any, list[Tensor]]] = []

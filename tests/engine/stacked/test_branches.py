@@ -19,11 +19,11 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.core.tally import Tally
+from flnl.engine.cuda_graph import WARM, Recorder
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked import graph as graphs
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.graph import WARM, Recorder
 from flnl.engine.stacked.network import StackedNetwork, stacked
 from flnl.engine.stacked.training import train, train_apart
 from flnl.parts.losses.cross_entropy import CrossEntropy

@@ -22,10 +22,11 @@ from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Step
 from flnl.core.tally import Tally
+from flnl.engine.cuda_graph import WARM
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
-from flnl.engine.stacked.graph import MOST, WARM, Graphs
+from flnl.engine.stacked.graph import MOST, Graphs
 from flnl.engine.stacked.network import stacked
 from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective

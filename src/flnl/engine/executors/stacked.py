@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -16,11 +16,13 @@ from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientResult, ClientTask, Fit
 from flnl.core.ranges import Positive, PositiveCount
 from flnl.core.tally import Tally
+from flnl.engine.cuda_graph import Recorder, can_record
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Layout, Network, laid_out
+from flnl.engine.recorded_passes import RecordedPasses
 from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.graph import Graphs, Recorder, can_record
+from flnl.engine.stacked.graph import Graphs
 from flnl.engine.stacked.network import stacked
 from flnl.engine.stacked.training import train, train_apart
 
@@ -76,6 +78,11 @@ class Stacked(Executor):
                 f"executor.compile=true, but with executor.graphs={given} clients take no steps of their own: use "
                 "executor.graphs=branches"
             )
+        self.network.recorded = (
+            None
+            if self._recorder is None
+            else RecordedPasses(self._recorder, partial(self._log_eager, "some evaluations"))
+        )
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
@@ -156,10 +163,15 @@ class Stacked(Executor):
         return f"executor.memory={self._memory:g} GiB, {100 * GPU_SHARE:.0f} % of what {self.network.device} has"
 
     @cached_property
-    def _graphs(self) -> Graphs:
-        """The CUDA graphs of this network, kept from round to round."""
+    def _recorder(self) -> Recorder | None:
+        """What makes this network's CUDA graphs; None if nothing is recorded."""
         wanted = self.graphs is not False and can_record(self.network.device)
-        return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
+        return Recorder(self.network.device) if wanted else None
+
+    @cached_property
+    def _graphs(self) -> Graphs:
+        """The CUDA graphs of clients' steps, kept from round to round."""
+        return Graphs(self._recorder, partial(self._log_eager, "some steps"))
 
     @property
     def _branches(self) -> bool:
@@ -241,8 +253,8 @@ class Stacked(Executor):
     def _log_unstacked(self, reason: str) -> None:
         self._log_once(f"clients run one by one, because {reason}")
 
-    def _log_eager(self, reason: str) -> None:
-        self._log_once(f"some steps run without a CUDA graph, because {reason}")
+    def _log_eager(self, what: str, reason: str) -> None:
+        self._log_once(f"{what} run without a CUDA graph, because {reason}")
 
     def _log_once(self, sentence: str) -> None:
         if sentence not in self._logged:

@@ -1,12 +1,8 @@
-"""Traces which non-tensor values a step reads, and which of its operations a CUDA graph cannot record."""
+"""Traces which non-tensor values a step reads."""
 
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Never
-
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from flnl.core.messages import Broadcast
 from flnl.core.step import Step
@@ -78,45 +74,3 @@ class WatchedBroadcast(Broadcast):
         if name == ROUND:
             object.__getattribute__(self, "asked").add(name)
         return super().__getattribute__(name)
-
-
-class Waits(TorchDispatchMode):
-    """Calls ``report`` for every operation that makes the host wait for the device, or reads the host's memory.
-
-    The operation itself runs as usual.
-    """
-
-    def __init__(self, report: Callable[[str], object]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._report = report
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        reason = _waiting(func, args)
-        result = func(*args, **(kwargs or {}))
-        if reason is None and _crosses(args, result):
-            reason = "copies between the host and the device"
-        if reason is not None:
-            self._report(f"{reason} ({func.name().removeprefix('aten::')})")
-        return result
-
-
-VALUES = ("_local_scalar_dense", "item", "equal", "is_nonzero")
-SHAPES = ("nonzero", "masked_select", "unique", "_unique", "_unique2", "unique_dim", "unique_consecutive")
-
-
-def _waiting(func: Any, args: Any) -> str | None:
-    name = func.name().removeprefix("aten::").partition(".")[0]
-    if name in VALUES:
-        return "reads a tensor's value"
-    if name in SHAPES:
-        return "has a shape that depends on values"
-    by_mask = name in ("index", "index_put", "index_put_", "_unsafe_index") and any(
-        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
-    return "selects elements by a mask" if by_mask else None
-
-
-def _crosses(args: Any, result: Any) -> bool:
-    """Whether an argument is on another kind of device than the result; scalar tensors do not count."""
-    given = {t.device.type for t in args if isinstance(t, Tensor) and t.dim() > 0}
-    return isinstance(result, Tensor) and result.dim() > 0 and bool(given - {result.device.type})
