@@ -36,6 +36,9 @@ COMMANDS = {
     ),
     "doctor": ("flnl.commands.doctor", "", "check this machine and its GPU; time training"),
     "audit": ("flnl.commands.audit", "RUN_DIR ...", "rank a run's labels by how likely they are wrong"),
+    "federation": ("flnl.commands.federation", "init|admit ...", "make a federation of sites, and let these in"),
+    "site": ("flnl.commands.site", "FOLDER", "be a site of a federation, with data that stay here"),
+    "serve": ("flnl.commands.serve", "FOLDER KEY=VALUE ...", "train with the sites of a federation"),
     "predict": ("flnl.commands.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """Each command's module with its ``main``, its arguments, and what it does."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from flnl.data.federation.elsewhere import without_samples
 from flnl.engine.network import Network
 from flnl.evaluation.evaluator import Evaluator
 from flnl.run.apart import ClientsApart
-from flnl.sites.carrier import Loopback
+from flnl.sites.carrier import Carrier, Loopback
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
 from flnl.sites.link import Link
@@ -58,6 +58,8 @@ class Sites(ClientsApart):
     folder: Annotated[PathText | None, FromFiles(None)]
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
+    where: ClassVar[str] = "in this process"
+
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
         """Give each site its samples, open the run at all of them, and tell what leaves them."""
         federation, method, network = evaluator.federation, evaluator.method, self.network
@@ -75,19 +77,20 @@ class Sites(ClientsApart):
                 shutil.rmtree(folder / FOLDER, ignore_errors=True)
             raise
         self._links[:] = [link]
+        held_out = self._held_out(federation)
         server = SiteEvaluator(
             federation=without,
             network=network,
             method=method,
             told=link.told,
             end=link.finish,
-            held_out=link.evaluate if len(federation.validation) else None,
+            held_out=link.evaluate if held_out else None,
         )
         sent = {name_of(kind) for kind in revealed(method)}
         unsent = [name for name in self.allow if name not in sent]
-        leaves = leaving(method, counts=self.counts, held_out=len(federation.validation) > 0)
+        leaves = leaving(method, counts=self.counts, held_out=held_out)
         return server, [
-            f"sites: {len(link.sites)} in this process, each with its own samples alone; the server has none",
+            f"sites: {len(link.sites)} {self.where}, each with its own samples alone; the server has none",
             f"what they do has the key {link.key}",
             f"leaves each site, at most: its model, numbers of samples and steps, mean loss{'; and' if leaves else ''}",
             *(f"  {line}" for line in leaves),
@@ -101,17 +104,9 @@ class Sites(ClientsApart):
             UserError: naming a site that takes no part.
         """
         base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
-        policy = Policy(
-            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
-        )
-        building, device = _Building(), str(self.network.device)
         names = {client: federation.called(client) for client in federation.with_data}
-        desks = {
-            name: Desk(site_data(federation, client), base / str(client), policy, device, building)
-            for client, name in names.items()
-        }
         link = Link(
-            Loopback(desks),
+            self._carrier(federation, names, base),
             names,
             federation.sizes,
             method,
@@ -122,6 +117,22 @@ class Sites(ClientsApart):
         )
         link.open()
         return link
+
+    def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
+        """A desk for each client, by its name, in folders below ``base``."""
+        policy = Policy(
+            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
+        )
+        building, device = _Building(), str(self.network.device)
+        desks = {
+            name: Desk(site_data(federation, client), base / str(client), policy, device, building)
+            for client, name in names.items()
+        }
+        return Loopback(desks)
+
+    def _held_out(self, federation: Federation) -> bool:
+        """Whether sites hold samples out, on which they score models."""
+        return len(federation.validation) > 0
 
     @property
     def link(self) -> Link:

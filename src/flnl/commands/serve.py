@@ -1,0 +1,57 @@
+"""Train with the sites of a federation, or rehearse that.
+
+flnl serve FOLDER [KEY=VALUE ...] [--rehearse] [--flower PATH]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flnl.commands import guard
+from flnl.commands.parser import Parser
+from flnl.core.errors import Interrupted
+
+
+def parser() -> Parser:
+    """The command's options."""
+    options = Parser(
+        prog="flnl serve",
+        description="Connect the sites of a federation, wait until all are there, and train with them, as every run.",
+        epilog="resume=true goes on with a run that was stopped. Samples and labels stay at the sites.",
+    )
+    options.add_argument("folder", type=Path, help="the federation's folder, as flnl federation init has made it")
+    options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of flnl run: method=fedcorr rounds=60")
+    options.add_argument(
+        "--rehearse", action="store_true", help="in this process, with random samples of the sites' numbers and form"
+    )
+    options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
+    return options
+
+
+def command(arguments: Sequence[str]) -> None:
+    """Run the command that ``arguments`` describe.
+
+    Raises:
+        UserError: for mistakes that the user can correct.
+        Interrupted: if a signal has stopped it.
+    """
+    options = parser().parse_intermixed_args(arguments)
+    from flnl.sites import serving
+
+    if options.rehearse:
+        outcome = serving.rehearse(options.folder, options.overrides)
+    else:
+        outcome = serving.serve(options.folder, options.overrides, options.flower)
+    if outcome.signal is not None:
+        raise Interrupted(outcome.signal)
+
+
+def main() -> None:
+    """Entry point of ``flnl serve``."""
+    guard.guarded(lambda: command(sys.argv[1:]), name="flnl serve", overrides=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Be a site of a federation.
+
+flnl site init FOLDER --invitation FILE [--name NAME]
+flnl site FOLDER [--approve KEY | --units GROUP | --no-supernode]
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from flnl.commands import guard
+from flnl.commands.parser import Parser
+from flnl.console.terminal import print_line
+from flnl.core.errors import Interrupted, UserError
+
+
+def parser() -> Parser:
+    """The command's options."""
+    options = Parser(
+        prog="flnl site",
+        description="Be a site of a federation: train on the samples that are here, which stay here. flnl site init "
+        "FOLDER --invitation FILE makes the site's folder.",
+    )
+    options.add_argument("folder", type=Path, nargs="+", metavar="[init] FOLDER", help="the site's folder")
+    options.add_argument("--invitation", type=Path, metavar="FILE", help="with init: what the server has sent")
+    options.add_argument("--name", help="with init: the site's name; by default the end of the folder's")
+    options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
+    options.add_argument("--approve", metavar="KEY", help="let the run with this key train here")
+    options.add_argument(
+        "--units",
+        metavar="GROUP",
+        help="print units of systemd and a compose file, where this group may use the socket",
+    )
+    options.add_argument(
+        "--no-supernode", action="store_true", help="another user or container runs Flower's SuperNode"
+    )
+    return options
+
+
+def command(arguments: Sequence[str]) -> None:
+    """Run the command that ``arguments`` describe.
+
+    Raises:
+        UserError: for mistakes that the user can correct.
+        Interrupted: when SIGTERM ends the site.
+    """
+    options = parser().parse_args(arguments)
+    begins = options.folder[0] == Path("init")
+    if len(options.folder) != 1 + begins:
+        raise UserError("name one folder, as in flnl site lung-north, or flnl site init lung-north --invitation FILE")
+    if begins != (options.invitation is not None):
+        raise UserError("flnl site init FOLDER --invitation FILE makes a site; flnl site FOLDER runs it")
+    from flnl.sites import site, site_folder, units
+    from flnl.sites.flower_environment import Flower
+
+    folder = options.folder[-1]
+    if begins:
+        name = options.name or folder.absolute().name.rpartition("-")[2]
+        site_folder.make(folder, Flower.found(options.flower), options.invitation, name)
+        print_line(f"send {folder / site_folder.NODE_PUB} to the server, and nothing else of {folder}")
+        print_line(f"then say in {folder / site_folder.FILE} where the data are, and start flnl site {folder}")
+        return
+    here = site_folder.SiteFolder.read(folder)
+    if options.approve:
+        here.approve(options.approve)
+        print_line(f"{here.name}: {options.approve[:8]}... is approved")
+        return
+    if options.units:
+        print(units.text(here, options.units, Flower.found(options.flower).folder, folder.owner()), end="")
+        return
+    node = None if options.no_supernode else site.SuperNode(here, Flower.found(options.flower))
+    if node is not None:
+        print_line(site.ONE_USER, to=sys.stderr)
+    signal.signal(signal.SIGTERM, _ended)
+    site.answer_for_ever(here, node)
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def main() -> None:
+    """Entry point of ``flnl site``."""
+    guard.guarded(lambda: command(sys.argv[1:]), name="flnl site", overrides=False)
+
+
+if __name__ == "__main__":
+    main()

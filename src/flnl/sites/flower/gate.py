@@ -1,0 +1,122 @@
+"""The only door to a SuperLink: passes ``POST /v1/fleet/NAME``, which SuperNodes need, and nothing else.
+
+    python gate.py --listen HOST:PORT --to HOST:PORT --ca FILE --certificate FILE --key FILE
+
+The SuperLink's other interfaces have no authentication: whoever reaches them runs code on the server and at all sites.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+MOST = 16 * 2**20
+"""Bytes of a request's body; Flower sends pieces of 5 MB."""
+SECONDS = 60.0
+"""How long the SuperLink may take."""
+PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
+NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
+"""Headers that are about a connection, of which there are two."""
+
+Headers = list[tuple[bytes, bytes]]
+Upstream = Callable[[str, Headers, bytes], Awaitable[tuple[int, Headers, bytes]]]
+"""Posts a body to a path, and gives status, headers and body of the answer.
+
+Raises:
+    OSError: if nobody answers.
+"""
+Event = MutableMapping[str, Any]
+App = Callable[[Mapping[str, Any], Callable[[], Awaitable[Event]], Callable[[Event], Awaitable[None]]], Awaitable[None]]
+
+
+def gate(upstream: Upstream, most: int = MOST) -> App:
+    """An ASGI application: 404 for anything but the fleet interface, 413 for large bodies, 503 if nobody answers.
+
+    A SuperNode tries again after 503, and ends with 500.
+    """
+
+    async def app(
+        scope: Mapping[str, Any], receive: Callable[[], Awaitable[Event]], send: Callable[[Event], Awaitable[None]]
+    ) -> None:
+        async def answer(status: int, headers: Headers = [], body: bytes = b"") -> None:  # noqa: B006
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        if scope["type"] != "http":
+            return
+        path = scope.get("raw_path") or b""
+        if scope["method"] != "POST" or scope.get("query_string") or not PASSED.fullmatch(path):
+            await answer(404)
+            return
+        body = bytearray()
+        while True:
+            event = await receive()
+            if event["type"] != "http.request":
+                return  # whoever asked has left
+            body += event.get("body", b"")
+            if len(body) > most:
+                await answer(413, [(b"connection", b"close")])
+                return
+            if not event.get("more_body", False):
+                break
+        try:
+            status, headers, content = await upstream(path.decode(), _passed(scope["headers"]), bytes(body))
+        except OSError:
+            await answer(503)
+            return
+        if status == 500:  # as while it ends
+            await answer(503)
+            return
+        await answer(status, _passed(headers), content)
+
+    return app
+
+
+def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    return [(name, value) for name, value in headers if name.lower() not in NOT_PASSED]
+
+
+def main() -> None:
+    """Run the gate until it is ended."""
+    import httpx
+    import uvicorn
+
+    options = argparse.ArgumentParser(description=__doc__)
+    for name in ("--listen", "--to", "--ca", "--certificate", "--key"):
+        options.add_argument(name, required=True)
+    given = options.parse_args()
+    host, _, port = given.listen.rpartition(":")
+    client = httpx.AsyncClient(
+        base_url=f"https://{given.to}",
+        verify=ssl.create_default_context(cafile=given.ca),
+        timeout=SECONDS,
+        trust_env=False,
+    )
+
+    async def upstream(path: str, headers: Headers, body: bytes) -> tuple[int, Headers, bytes]:
+        try:
+            request = client.build_request("POST", path, headers=headers, content=body)
+            answer = await client.send(request)
+            raw = [(name, value) for name, value in answer.headers.raw if name.lower() != b"content-encoding"]
+            return answer.status_code, raw, answer.content
+        except httpx.TransportError as error:
+            raise ConnectionError(str(error)) from error
+
+    uvicorn.run(
+        gate(upstream),
+        host=host,
+        port=int(port),
+        ssl_certfile=given.certificate,
+        ssl_keyfile=given.key,
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=256,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""A carrier over a relay: a process of another framework that connects to a unix socket here and is told what to do."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from flnl.sites import sockets
+from flnl.sites.messages import Parts
+
+log = logging.getLogger(__name__)
+
+ANSWERS = 120.0
+"""Seconds in which a relay that is there does what it is asked."""
+CONNECTS = 1.0
+"""Seconds to wait for a relay before looking what has become of it."""
+ASKS = 0.5
+"""Seconds between two questions for answers."""
+LOOKS = 3.0
+"""Seconds between two looks at who is there."""
+AGAIN = 2.0
+"""Seconds after which a message is sent again that could not be delivered."""
+
+
+@dataclass
+class _Message:
+    """A message that has no answer yet."""
+
+    to: str
+    parts: Parts
+    until: float  # when it need not be delivered any more
+    number: str | None = None  # the relay's; None: it has to be sent
+    activated: str = ""  # when its site's node had been started, when it was sent
+    after: float = -math.inf  # when it may be sent again
+
+
+@dataclass
+class Relayed:
+    """Sends again what is known to be lost: with a relay that ended, at a site that was started anew or failed.
+
+    A site answers from what it has stored if a message comes twice, so that nothing is done twice.
+
+    Args:
+        listener: where relays connect.
+        revive: called while none is there, as often as somebody waits; it may start one.
+        clock: seconds that never go back.
+    """
+
+    listener: socket.socket
+    revive: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+    _relay: socket.socket | None = None
+    _waiting: dict[str, _Message] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=count)
+    _there: dict[str, tuple[str, str]] = field(default_factory=dict)  # number and start of the node of each site
+    _looked: float = -math.inf
+    _asked: float = -math.inf
+
+    def nodes(self) -> Sequence[str]:
+        """The sites whose nodes are connected."""
+        self._look()
+        return list(self._there)
+
+    def push(self, to: str, parts: Parts, ttl: float) -> str:
+        """Keep a message, and send it as soon as its site is there."""
+        number = str(next(self._numbers))
+        self._waiting[number] = _Message(to, parts, self.clock() + ttl)
+        return number
+
+    def pull(self, ids: Sequence[str]) -> Mapping[str, Parts]:
+        """The answers that have come, at most every ``ASKS`` seconds; what is lost is sent again."""
+        now = self.clock()
+        for number in [one for one, message in self._waiting.items() if message.until < now]:
+            del self._waiting[number]
+        if now - self._asked < ASKS:
+            return {}
+        self._asked = now
+        if now - self._looked >= LOOKS or not self._there:
+            self._look()
+        self._send()
+        by_relay = {m.number: one for one in ids if (m := self._waiting.get(one)) is not None and m.number is not None}
+        if not by_relay:
+            return {}
+        header, bodies = self._tell({"ask": "pull", "ids": list(by_relay)})
+        answers: dict[str, Parts] = {}
+        for of, failed, size in header.get("answers", ()):
+            body, bodies = bodies[:size], bodies[size:]
+            one = by_relay.get(of)
+            if one is None:
+                continue
+            if failed is None:
+                answers[one] = body
+                del self._waiting[one]
+            else:
+                message = self._waiting[one]
+                log.info("%s: a message was not delivered (%.200s); it is sent again", message.to, failed)
+                message.number, message.after = None, now + AGAIN
+        return answers
+
+    def close(self) -> None:
+        """Let the relay go, and end."""
+        if self._relay is not None:
+            self._relay.close()
+        self._relay = None
+        self.listener.close()
+
+    def _look(self) -> None:
+        """See who is there; a node that was started again has lost its messages."""
+        self._looked = self.clock()
+        header, _ = self._tell({"ask": "nodes"})
+        self._there = {name: (node, started) for name, (node, started) in header.get("nodes", {}).items()}
+        for message in self._waiting.values():
+            there = self._there.get(message.to)
+            if message.number is not None and there is not None and there[1] != message.activated:
+                message.number = None
+
+    def _send(self) -> None:
+        now = self.clock()
+        for message in self._waiting.values():
+            there = self._there.get(message.to)
+            if message.number is not None or there is None or message.after > now:
+                continue
+            asked = {"ask": "push", "node": there[0], "ttl": max(1.0, message.until - now)}
+            header, _ = self._tell(asked, message.parts)
+            ids = header.get("ids") or [None]
+            message.number, message.activated = ids[0], there[1]
+            if message.number is None:
+                message.after = now + AGAIN
+
+    def _tell(self, asked: Mapping[str, Any], parts: Parts = ()) -> tuple[dict[str, Any], list[bytes]]:
+        """What the relay answers; nothing, if there is none now."""
+        if self._relay is None and not self._connected():
+            return {}, []
+        assert self._relay is not None
+        try:
+            sockets.send(self._relay, asked, parts)
+            return sockets.receive(self._relay)
+        except OSError as error:
+            log.info("the relay has ended (%s)", error)
+            self._relay.close()
+            self._relay, self._there = None, {}
+            for message in self._waiting.values():
+                message.number = None
+            return {}, []
+
+    def _connected(self) -> bool:
+        self.revive()
+        self.listener.settimeout(CONNECTS)
+        try:
+            self._relay, _ = self.listener.accept()
+        except TimeoutError:
+            return False
+        self._relay.settimeout(ANSWERS)
+        return True

@@ -1,0 +1,57 @@
+"""``executor=served``: clients are sites elsewhere, which ``flnl serve`` has connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flnl.core.errors import UserError
+from flnl.data.datasets.elsewhere import Told
+from flnl.data.federation.build import Federation
+from flnl.sites.carrier import Carrier
+from flnl.sites.executor import Sites
+
+CONNECTED: list[tuple[Carrier, Told]] = []
+"""What carries messages to sites, while this process serves them, and what these have told."""
+
+
+@dataclass(frozen=True)
+class Served(Sites):
+    """As ``Sites``, but that these are elsewhere, and have policies of their own."""
+
+    allow: list[str] = field(default_factory=list, init=False)
+    max_epsilon: float | None = field(default=None, init=False)
+    least_samples: int = field(default=1, init=False)
+    approve: str = field(default="any", init=False)
+    counts: bool = field(default=True, init=False)
+    min_count: int = field(default=20, init=False)
+    folder: str | None = field(default=None, init=False)
+
+    where: ClassVar[str] = "elsewhere"
+
+    def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
+        """What ``flnl serve`` has connected.
+
+        Raises:
+            UserError: if this is another command, or the run is of other sites.
+        """
+        return self._connected(names.values())[0]
+
+    def _held_out(self, federation: Federation) -> bool:
+        told = self._connected(map(federation.called, federation.with_data))[1]
+        return any(told.held_out.values())
+
+    def _connected(self, names: Iterable[str]) -> tuple[Carrier, Told]:
+        """The sites that are connected, which must be the federation's."""
+        if not CONNECTED:
+            raise UserError("executor=served: the sites are connected by flnl serve FOLDER; begin or go on with that")
+        carrier, told = CONNECTED[-1]
+        if others := {*names} ^ {*told.sizes}:
+            raise UserError(f"executor=served: {', '.join(sorted(others))} differ from the sites that are connected")
+        return carrier, told
+
+    def settings(self) -> dict[str, Any]:
+        """None: policies are the sites'."""
+        return {}

@@ -1,0 +1,80 @@
+"""``flnl serve``: a run whose clients are a federation's sites, which this process connects first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flnl.config import compose
+from flnl.config.quoting import quoted
+from flnl.console.terminal import print_line
+from flnl.core.errors import UserError
+from flnl.data.datasets.elsewhere import Told
+from flnl.run.overrides import check_arguments
+from flnl.run.train import Outcome, train
+from flnl.sites import greeting, served
+from flnl.sites.federation import Federation
+from flnl.sites.flower_environment import Flower
+from flnl.sites.relayed import Relayed
+from flnl.sites.superlink import SuperLink
+
+
+def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> Outcome:
+    """Connect the sites of a federation, and train with them.
+
+    Args:
+        folder: the federation's.
+        overrides: of the run; data set, partition and executor are the federation's.
+        flower: where Flower's environment is; None: see ``Flower.found``.
+
+    Raises:
+        UserError: for what the user can correct.
+    """
+    federation = Federation.read(folder)
+    words = _words(folder, overrides, "executor=served")
+    compose.load(words)  # fail before anybody waits
+    superlink = SuperLink(federation, Flower.found(flower))
+    listener = superlink.listener()
+    carrier = Relayed(listener, superlink.revive)
+    over = False
+    try:
+        superlink.start()
+        print_line(f"{federation.name} listens at {federation.listen}", to=sys.stderr)
+        held = greeting.greet(carrier, federation.name, federation.sites, federation.admitted)
+        told = greeting.agreed(held, federation.classes)
+        greeting.save(told, folder)
+        print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
+        served.CONNECTED.append((carrier, told))
+        outcome = train(compose.load(words), words, typed=["serve", str(folder), *overrides])
+        over = outcome.status == "finished"
+        return outcome
+    finally:
+        served.CONNECTED.clear()
+        carrier.close()
+        superlink.stop(forget=over)
+
+
+def rehearse(folder: Path, overrides: Sequence[str]) -> Outcome:
+    """Train in this process with random samples of the numbers and form that the sites have told.
+
+    Raises:
+        UserError: if they have told nothing yet, or for what the user can correct.
+    """
+    Federation.read(folder)
+    Told.read(folder)
+    words = _words(folder, overrides, "dataset.made=true", "executor=sites")
+    return train(compose.load(words), words, typed=["serve", "--rehearse", str(folder), *overrides])
+
+
+def _words(folder: Path, overrides: Sequence[str], *more: str) -> list[str]:
+    """All overrides of a run."""
+    check_arguments(list(overrides))
+    for word in overrides:
+        key = word.lstrip("+~").partition("=")[0]
+        if word.startswith("-"):
+            raise UserError(f"{word}: flnl serve takes overrides of one run")
+        if key in ("dataset", "partition", "executor", "noise") or key.startswith(("dataset.", "partition.", "noise.")):
+            raise UserError(f"{word}: samples, labels and who has them are the sites': leave it out")
+    samples = ["dataset=sites", f"dataset.root={quoted(str(folder))}", "partition=file", "noise=none"]
+    return [*samples, *more, *overrides]

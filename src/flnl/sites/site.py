@@ -1,0 +1,247 @@
+"""A site's process: it answers what the relay hands it, with a desk, and starts Flower's SuperNode again if it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import threadpoolctl
+import torch
+
+from flnl.console.terminal import print_line
+from flnl.core.errors import UserError, one_line
+from flnl.sites import greeting, messages, sockets, wire
+from flnl.sites.desk import RUNS, Desk, SiteData
+from flnl.sites.flower_environment import Flower, end, free_port
+from flnl.sites.greeting import HELLO
+from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
+from flnl.sites.shared import built
+from flnl.sites.site_folder import CA, HOME, NODE, SiteFolder, permit
+from flnl.sites.traffic import leaving
+from flnl.sites.wire import WireError
+from flnl.storage.atomic import write_atomically
+
+log = logging.getLogger(__name__)
+
+OPENED = "opened"
+"""In a run's folder: the message with which the server has opened it."""
+APPROVES = 1800.0
+"""Seconds in which somebody may approve a run, before it is refused."""
+LOOKS = 1.0
+"""Seconds between two looks at whether a run is approved, or the SuperNode has ended."""
+COMES = 600.0
+"""Seconds in which the next bytes of a message should come."""
+PAUSE = 15.0
+"""Seconds before a SuperNode that has ended is started again: Flower refuses it for a minute after it was killed."""
+
+ONE_USER = (
+    "warning: the SuperNode, which runs code that the server sends, is this user: the server's operator can read this "
+    "folder and the data; flnl site FOLDER --units shows how another user runs it"
+)
+
+
+@dataclass
+class Door:
+    """What comes in passes here: greetings, and runs that somebody has to approve; the desk does the rest."""
+
+    site: SiteFolder
+    data: SiteData
+    say: Any = print_line
+    desk: Desk = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.desk = Desk(self.data, self.site.folder, self.site.policy, self.site.device)
+        opened = self.site.folder.glob(f"{RUNS}/*/{OPENED}")
+        newest = max(opened, key=lambda path: path.stat().st_mtime, default=None)
+        if newest is not None:  # the server goes on as if this process had not been away
+            self._open(newest.read_bytes(), waits=False)
+
+    def handle(self, parts: Parts) -> list[bytes]:
+        """The answer to a message, whatever it is."""
+        try:
+            header = messages.read_header(parts, {"hello": HELLO, "open": OPEN})
+        except WireError:
+            about = glimpse(parts)
+            answer = self.desk.handle(parts)
+            self._tell(about, answer)
+            return answer
+        try:
+            if header["kind"] == "hello":
+                said = greeting.answer(header, self.data, self.site.policy)
+                if header["site"] != self.site.name or header["federation"] != self.site.federation:
+                    ours = f"{self.site.federation}/{self.site.name}"
+                    raise RefusedError(f"this is {ours}, not {header['federation']:.64}/{header['site']:.64}")
+                self.say(f"connected as {self.site.name}; {about_data(self.data)}; waiting for a run")
+                return [said]
+            return self._open(parts[0], waits=True)
+        except RefusedError as error:
+            self.say(f"refused: {error}")
+            return [messages.written(REFUSED, kind="refused", why=str(error))]
+
+    def _open(self, frame: bytes, *, waits: bool) -> list[bytes]:
+        """Open a run, once it is approved.
+
+        Raises:
+            RefusedError: if nobody approves it in time.
+        """
+        header = messages.read_header([frame], {"open": OPEN})
+        if self.site.asks and header["key"] not in self.site.approved:
+            if not waits:
+                return []
+            self._ask(header)
+        answer = self.desk.handle([frame])
+        if kind_of(answer) != "opened":
+            self._tell({"kind": "open"}, answer)
+            return answer
+        threads = json.loads(header["config"])["threads"]  # the desk has checked it
+        torch.set_num_threads(threads)
+        threadpoolctl.threadpool_limits(threads)
+        write_atomically(self.site.folder / RUNS / header["run"] / OPENED, frame)
+        self.say(f"run {header['run'][:8]} is open, key {header['key'][:8]}")
+        return answer
+
+    def _ask(self, header: Mapping[str, Any]) -> None:
+        """Say what a run would do, and wait until somebody approves it.
+
+        Raises:
+            RefusedError: if nobody does in time, or the configuration is wrong.
+        """
+        key = header["key"]
+        try:
+            made = built(header["config"], self.data.dataset, self.site.device)
+        except UserError as error:
+            raise RefusedError(str(error)) from None
+        held_out = self.data.held_out is not None and len(self.data.held_out) >= self.site.policy.min_count
+        lines = leaving(made.method, counts=self.site.policy.counts, held_out=held_out)
+        self.say(f"{self.site.federation} asks for {made.method.title}, {made.method.length(header['holders'])} rounds")
+        self.say("would leave this site, at most: its model, numbers of samples and steps, mean loss")
+        for line in lines:
+            self.say(f"  {line}")
+        self.say(f"to approve: flnl site {self.site.folder} --approve {key}")
+        until = time.monotonic() + APPROVES
+        while key not in self.site.approved:
+            if time.monotonic() > until:
+                raise RefusedError(f"this run is not approved; its key is {key}")
+            time.sleep(LOOKS)
+        self.say("approved")
+
+    def _tell(self, about: Mapping[str, Any], answer: Parts) -> None:
+        """Say what was done."""
+        kind = kind_of(answer)
+        if kind in ("refused", "failed"):
+            why = messages.read_header(answer, {"refused": REFUSED, "failed": REFUSED})["why"]
+            self.say(f"{kind}: {one_line(why)}")
+        elif about.get("kind") == "task":
+            self.say(f"round {about.get('round', 0) + 1}: {about.get('job')}")
+        elif about.get("kind") == "finish":
+            self.say(f"the run is over; {self.site.folder / RUNS / str(about.get('run'))} has the model and labels.csv")
+
+
+def about_data(data: SiteData) -> str:
+    """How many samples of how many classes a site has."""
+    assert data.dataset.given is not None
+    there, classes = len(set(data.dataset.given.tolist())), len(data.dataset.classes)
+    kind = "images" if data.dataset.transform.kind == "image" else "samples"
+    return f"{len(data.dataset.train):,} {kind}, {there} of {classes} classes"
+
+
+def kind_of(parts: Parts) -> str:
+    """The kind of a message of this site."""
+    return str(glimpse(parts).get("kind"))
+
+
+def glimpse(parts: Parts) -> dict[str, Any]:
+    """The plain values of a header, for what is shown alone: nothing of it is checked."""
+    try:
+        start = len(wire.MAGIC) + 8
+        length = int.from_bytes(parts[0][start - 8 : start], "little")
+        tree = json.loads(parts[0][start : start + length])["value"]["mapping"]
+        return {
+            key: value for key, value in tree if isinstance(value, int) or (isinstance(value, str) and value.isalnum())
+        }
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return {}
+
+
+@dataclass
+class SuperNode:
+    """Flower's process at a site, which runs what the server ships and sees the socket."""
+
+    site: SiteFolder
+    flower: Flower
+    _process: subprocess.Popen[bytes] | None = None
+    _started: float = float("-inf")
+
+    def check(self) -> None:
+        """Start it if it does not run, at most every ``PAUSE`` seconds."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if time.monotonic() - self._started < PAUSE:
+            return
+        if self._process is not None:
+            log.info("the SuperNode has ended; it is started again")
+            end(self._process)
+        self._started = time.monotonic()
+        folder = self.site.folder.absolute()
+        words = supernode(self.site, folder, str(self.site.socket), free_port())
+        home = folder / HOME
+        self._process = self.flower.start(home, home / "supernode.log", self.flower.program(words[0]), *words[1:])
+
+    def stop(self) -> None:
+        """End it."""
+        end(self._process)
+
+
+def supernode(site: SiteFolder, folder: Path, at: str, port: int) -> list[str]:
+    """The command of a SuperNode that finds key and certificate in ``folder``, and the site's socket at ``at``."""
+    return [
+        *("flower-supernode", "--superlink", site.server, "--root-certificates", str(folder / CA)),
+        *("--auth-supernode-private-key", str(folder / NODE), "--host", "127.0.0.1", "--port", str(port)),
+        *("--node-config", f"socket={json.dumps(at)}"),
+    ]
+
+
+def answer_for_ever(site: SiteFolder, supernode: SuperNode | None) -> None:
+    """Answer what comes, until this process is ended.
+
+    Raises:
+        UserError: if the data cannot be read, or another process is this site.
+    """
+    data = site.site_data()
+    print_line(f"{site.name}: {about_data(data)}; calling {site.server}", to=sys.stderr)
+    door = Door(site, data)
+    with sockets.listening(site.socket, 0o660) as listener:
+        permit(site.socket, site.group)
+        listener.settimeout(LOOKS)
+        try:
+            while True:
+                if supernode is not None:
+                    supernode.check()
+                try:
+                    caller, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with caller:
+                    attend(caller, door)
+        finally:
+            if supernode is not None:
+                supernode.stop()
+            site.socket.unlink(missing_ok=True)
+
+
+def attend(caller: socket.socket, door: Door) -> None:
+    """Answer one message; one that does not come whole has none."""
+    caller.settimeout(COMES)
+    try:
+        _, parts = sockets.receive(caller)
+        sockets.send(caller, {}, door.handle(parts))
+    except OSError as error:  # the answer is stored, and the server asks again
+        log.info("the relay has gone (%s)", error)

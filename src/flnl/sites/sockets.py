@@ -1,0 +1,98 @@
+"""Frames over unix sockets, as the relay (``flower/relay``) reads and writes them, and limits for what comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flnl.core.errors import UserError
+
+LONGEST_HEADER = 2**20
+MOST_PARTS = 4096
+MOST = 8 * 2**30
+"""Bytes of a frame's parts."""
+LONGEST_PATH = 100
+"""Bytes of a socket's path; systems allow 104 to 108."""
+PIECE = 2**20
+"""Bytes that are read at once, so that no more is allocated than has come."""
+
+
+class BrokenFrameError(ConnectionError):
+    """The other end has closed within a frame, or has sent none."""
+
+
+def send(to: socket.socket, header: Mapping[str, Any], parts: Sequence[bytes] = ()) -> None:
+    """Write a frame."""
+    text = json.dumps({**header, "sizes": [len(part) for part in parts]}).encode()
+    to.sendall(struct.pack("<I", len(text)) + text)
+    for part in parts:
+        to.sendall(part)
+
+
+def receive(of: socket.socket, most: int = MOST) -> tuple[dict[str, Any], list[bytes]]:
+    """Read a frame of at most ``most`` bytes.
+
+    Raises:
+        BrokenFrameError: if it is none, or larger.
+        TimeoutError: if the socket has a time limit, and nothing comes.
+    """
+    (length,) = struct.unpack("<I", _exactly(of, 4))
+    if length > LONGEST_HEADER:
+        raise BrokenFrameError(f"a header of {length:,} bytes")
+    try:
+        header = json.loads(_exactly(of, length))
+    except (ValueError, RecursionError):
+        raise BrokenFrameError("a header that is no JSON") from None
+    sizes = header.get("sizes") if isinstance(header, dict) else None
+    if not (isinstance(sizes, list) and len(sizes) <= MOST_PARTS and all(type(n) is int and n >= 0 for n in sizes)):
+        raise BrokenFrameError("a header without the sizes of its parts")
+    if sum(sizes) > most:
+        raise BrokenFrameError(f"{sum(sizes):,} bytes, of which {most:,} are expected at most")
+    return header, [_exactly(of, size) for size in sizes]
+
+
+def _exactly(of: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        got = of.recv(min(PIECE, count - len(data)))
+        if not got:
+            raise BrokenFrameError("the other end has closed")
+        data += got
+    return bytes(data)
+
+
+def listening(path: Path, mode: int) -> socket.socket:
+    """A unix socket at ``path`` that is listened to, with this ``mode``; one that a process has left is replaced.
+
+    Raises:
+        UserError: if another process listens to it, or the path is too long.
+    """
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise UserError(
+            f"{path}: the path of a socket has {LONGEST_PATH} bytes at most: use a folder nearer to the root"
+        )
+    made = socket.socket(socket.AF_UNIX)
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as other:
+            try:
+                other.connect(str(path))
+            except OSError:
+                path.unlink(missing_ok=True)
+            else:
+                made.close()
+                raise UserError(f"{path}: another process listens there: is this one running already?")
+    before = os.umask(0o777 & ~mode)
+    try:
+        made.bind(str(path))
+    except OSError as error:
+        made.close()
+        raise UserError(f"{path}: no socket can be made there ({error.strerror})") from None
+    finally:
+        os.umask(before)
+    made.listen(8)
+    return made

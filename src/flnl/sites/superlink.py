@@ -1,0 +1,159 @@
+"""The server's side of Flower: a SuperLink that only this machine reaches, the gate before it, and the relay."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flnl.core.errors import UserError
+from flnl.sites import sockets
+from flnl.sites.federation import HOME, SOCKET, Federation
+from flnl.sites.flower_environment import GATE, RELAY, Flower, end, free_port
+
+log = logging.getLogger(__name__)
+
+DATABASE, CONNECTION = "superlink.db", "flnl"
+READY = 90.0
+"""Seconds in which a SuperLink should be ready."""
+SUBMITS = 30.0
+"""Seconds in which a relay should have connected, before it is submitted again."""
+HERE = "127.0.0.1"
+
+
+@dataclass
+class SuperLink:
+    """Flower's processes of a server; what ends is started again.
+
+    Registrations survive in a file, with models in transit, which is deleted at the end of a run.
+    """
+
+    federation: Federation
+    flower: Flower
+    port: int = field(default_factory=free_port)
+    _superlink: subprocess.Popen[bytes] | None = None
+    _gate: subprocess.Popen[bytes] | None = None
+    _submitted: float | None = None
+
+    @property
+    def home(self) -> Path:
+        """Where Flower writes."""
+        return self.federation.folder.absolute() / HOME
+
+    def listener(self) -> socket.socket:
+        """Where the relay connects."""
+        return sockets.listening(self.federation.folder.absolute() / SOCKET, 0o600)
+
+    def start(self) -> None:
+        """Start the SuperLink, admit the sites, and open the gate.
+
+        Raises:
+            UserError: if one of them does not start.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._write_connection()
+        self._start_superlink()
+        self._start_gate()
+
+    def revive(self) -> None:
+        """Start again what has ended, and submit the relay if none has connected for a while."""
+        if self._superlink is None or self._superlink.poll() is not None:
+            log.warning("the SuperLink has ended; it is started again")
+            self._start_superlink()
+            self._submitted = None
+        if self._gate is None or self._gate.poll() is not None:
+            log.warning("the gate has ended; it is started again")
+            self._start_gate()
+        if self._submitted is None or time.monotonic() - self._submitted > SUBMITS:
+            self.submit()
+
+    def submit(self) -> None:
+        """Have the relay run here and at the sites."""
+        path = str(self.federation.folder.absolute() / SOCKET)
+        words = ("run", str(RELAY), CONNECTION, "--run-config", f"socket={json.dumps(path)}")
+        try:
+            self.flower.run(self.home, self.flower.program("flwr"), *words)
+        except UserError as error:
+            log.warning("the relay could not be started (%s); it is tried again", error)
+        self._submitted = time.monotonic()
+
+    def stop(self, *, forget: bool) -> None:
+        """End all, and with ``forget`` delete what was in transit."""
+        end(self._gate)
+        end(self._superlink)
+        self._gate = self._superlink = None
+        (self.federation.folder / SOCKET).unlink(missing_ok=True)
+        if forget:
+            for path in self.home.glob(f"{DATABASE}*"):
+                path.unlink(missing_ok=True)
+
+    def _write_connection(self) -> None:
+        lines = [
+            "[superlink]",
+            f"default = {json.dumps(CONNECTION)}",
+            f"[superlink.{CONNECTION}]",
+            f"address = {json.dumps(f'{HERE}:{self.port}')}",
+            f"root-certificates = {json.dumps(str(self.federation.folder.absolute() / 'ca.crt'))}",
+        ]
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+
+    def _start_superlink(self) -> None:
+        end(self._superlink)
+        folder, program = self.federation.folder.absolute(), self.flower.program("flower-superlink")
+        words = [
+            *(program, "--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")),
+            *("--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"),
+            *("--database", str(self.home / DATABASE), "--host", HERE, "--port", str(self.port)),
+            "--disable-runtime-dependency-installation",
+        ]
+        said = self.home / "superlink.log"
+        self._superlink = self.flower.start(self.home, said, *words)
+        trusted, until = ssl.create_default_context(cafile=str(folder / "ca.crt")), time.monotonic() + READY
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+        )
+        while True:
+            if self._superlink.poll() is not None or time.monotonic() > until:
+                raise UserError(f"Flower's SuperLink has not started; {said} says why")
+            try:
+                opener.open(f"https://{HERE}:{self.port}/health", timeout=2).close()
+                break
+            except (OSError, urllib.error.URLError):
+                time.sleep(0.3)
+        for site, key in self.federation.admitted.items():
+            self._register(site, key)
+
+    def _register(self, site: str, key: Path) -> None:
+        program = self.flower.program("flwr")
+        try:
+            self.flower.run(self.home, program, "supernode", "register", str(key), CONNECTION, "--name", site)
+        except UserError as error:
+            if "already" not in str(error):  # as after a SuperLink was started again
+                raise
+
+    def _start_gate(self) -> None:
+        end(self._gate)
+        folder, said = self.federation.folder.absolute(), self.home / "gate.log"
+        words = [
+            *(self.flower.program("python"), str(GATE), "--listen", self.federation.listen),
+            *("--to", f"{HERE}:{self.port}", "--ca", str(folder / "ca.crt")),
+            *("--certificate", str(folder / "server.crt"), "--key", str(folder / "server.key")),
+        ]
+        self._gate = self.flower.start(self.home, said, *words)
+        host, port = self.federation.listen.rsplit(":", 1)
+        until = time.monotonic() + READY
+        while True:
+            if self._gate.poll() is not None or time.monotonic() > until:
+                raise UserError(f"nobody can listen at {self.federation.listen}; {said} says why")
+            try:
+                socket.create_connection((HERE if host == "0.0.0.0" else host.strip("[]"), int(port)), 2).close()
+                break
+            except OSError:
+                time.sleep(0.2)
