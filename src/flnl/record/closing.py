@@ -14,12 +14,12 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
     evaluations; ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation
-    accuracy.
+    accuracy. There are none if a model was not tested, as where a server has no test set.
     """
     import numpy as np  # readers that have nothing to check do without it
 
     accuracies = [e["accuracy"] for e in evaluations]
-    if not accuracies:
+    if not accuracies or any(one is None or math.isnan(one) for one in accuracies):
         return {}
     metrics = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
     if all("validation_accuracy" in e for e in evaluations):

@@ -35,9 +35,12 @@ class SiteEvaluator(Evaluator):
     held_out: Callable[[Params, int], dict[str, float]] | None = None  # scores at the sites; None: nothing is held out
 
     def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
-        """As without sites; on held-out samples, as these score it."""
+        """As without sites; on held-out samples, as these score it, which is the test if the server has none."""
         scores = super().model(params, after)
-        return scores if self.held_out is None else scores | self.held_out(params, 0 if after is None else after.round)
+        told = {} if self.held_out is None else self.held_out(params, 0 if after is None else after.round)
+        if told and not len(self.federation.tested):
+            return {**scores, "accuracy": told["validation_accuracy"], "test_loss": told["validation_loss"]}
+        return scores | told
 
     @property
     def has_labels(self) -> bool:
