@@ -114,6 +114,18 @@ class Federation:
         paths = {site: self.folder / NODES / f"{site}.pub" for site in self.sites}
         return {site: path for site, path in paths.items() if path.is_file()}
 
+    def demand_all(self) -> None:
+        """Check that all sites have been admitted.
+
+        Raises:
+            UserError: naming those that have not.
+        """
+        if strangers := [site for site in self.sites if site not in self.admitted]:
+            raise UserError(
+                f"{', '.join(strangers)}: not admitted yet: flnl federation admit {self.folder} NODE.pub --name "
+                f"{strangers[0]}"
+            )
+
     def admit(self, key: Path, name: str) -> None:
         """Let the SuperNode that has this public key in, as a site of the federation.
 

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,12 @@ class Held:
         return cls(said["size"], said["held_out"], said["classes"], inputs, said["versions"])
 
 
-def greet(carrier: Carrier, name: str, sites: Sequence[str], admitted: Collection[str]) -> dict[str, Held]:
+def greet(carrier: Carrier, name: str, sites: Sequence[str]) -> dict[str, Held]:
     """Wait until all sites are there, and ask what they have.
 
     Raises:
-        UserError: if one refuses, or has not been admitted.
+        UserError: if one refuses.
     """
-    if strangers := [site for site in sites if site not in admitted]:
-        raise UserError(
-            f"{', '.join(strangers)}: not admitted yet: flnl federation admit {name} NODE.pub --name {strangers[0]}"
-        )
     held: dict[str, Held] = {}
     waiting: dict[str, tuple[str, float]] = {}  # number and when to ask again, by site
     told = time.monotonic()

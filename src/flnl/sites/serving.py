@@ -14,6 +14,7 @@ from flnl.data.datasets.elsewhere import Told
 from flnl.run.overrides import check_arguments
 from flnl.run.train import Outcome, train
 from flnl.sites import greeting, served
+from flnl.sites.carrier import Carrier
 from flnl.sites.federation import Federation
 from flnl.sites.flower_environment import Flower
 from flnl.sites.relayed import Relayed
@@ -32,27 +33,38 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
         UserError: for what the user can correct.
     """
     federation = Federation.read(folder)
-    words = _words(folder, overrides, "executor=served")
-    compose.load(words)  # fail before anybody waits
+    compose.load(_words(folder, overrides, "executor=served"))  # fail before anybody waits
+    federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
-    listener = superlink.listener()
-    carrier = Relayed(listener, superlink.revive)
+    carrier = Relayed(superlink.listener(), superlink.revive)
     over = False
     try:
         superlink.start()
         print_line(f"{federation.name} listens at {federation.listen}", to=sys.stderr)
-        held = greeting.greet(carrier, federation.name, federation.sites, federation.admitted)
-        told = greeting.agreed(held, federation.classes)
-        greeting.save(told, folder)
-        print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
-        served.CONNECTED.append((carrier, told))
-        outcome = train(compose.load(words), words, typed=["serve", str(folder), *overrides])
+        outcome = over_carrier(carrier, federation, overrides)
         over = outcome.status == "finished"
         return outcome
     finally:
-        served.CONNECTED.clear()
         carrier.close()
         superlink.stop(forget=over)
+
+
+def over_carrier(carrier: Carrier, federation: Federation, overrides: Sequence[str]) -> Outcome:
+    """Ask the sites what they have, and train with them.
+
+    Raises:
+        UserError: for what the user can correct.
+    """
+    folder = federation.folder
+    told = greeting.agreed(greeting.greet(carrier, federation.name, federation.sites), federation.classes)
+    greeting.save(told, folder)
+    print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
+    words = _words(folder, overrides, "executor=served")
+    served.CONNECTED.append((carrier, told))
+    try:
+        return train(compose.load(words), words, typed=["serve", str(folder), *overrides])
+    finally:
+        served.CONNECTED.clear()
 
 
 def rehearse(folder: Path, overrides: Sequence[str]) -> Outcome:

@@ -1,0 +1,134 @@
+"""The carrier over a relay: answers come once, and what is known to be lost is sent again."""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from flnl.sites import relayed, sockets
+from flnl.sites.messages import Parts
+from flnl.sites.relayed import Relayed
+from tests.sites.relay_here import FailedError, LostError, Node, RelayHere
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("ASKS", 0.0), ("LOOKS", 0.0), ("AGAIN", 0.0), ("CONNECTS", 0.2)):
+        monkeypatch.setattr(relayed, name, seconds)
+
+
+@pytest.fixture
+def carrier(tmp_path: Path) -> Iterator[Relayed]:
+    made = Relayed(sockets.listening(tmp_path / "s", 0o600))
+    yield made
+    made.close()
+
+
+def echo(parts: Parts) -> Parts:
+    return [b"echo", *parts]
+
+
+def answered(carrier: Relayed, ids: list[str], seconds: float = 10.0) -> Mapping[str, Parts]:
+    """Ask until all have come."""
+    found: dict[str, Parts] = {}
+    until = time.monotonic() + seconds
+    while len(found) < len(ids) and time.monotonic() < until:
+        found |= carrier.pull([one for one in ids if one not in found])
+    return found
+
+
+def test_each_message_has_its_answer_once(carrier: Relayed, tmp_path: Path) -> None:
+    RelayHere(tmp_path / "s", {"a": Node(echo), "b": Node(echo)}).start()
+    ids = [carrier.push(site, [text], 60.0) for site, text in (("a", b"1"), ("b", b"2"), ("a", b"3"))]
+    assert answered(carrier, ids) == {ids[0]: [b"echo", b"1"], ids[1]: [b"echo", b"2"], ids[2]: [b"echo", b"3"]}
+    assert carrier.pull(ids) == {}
+    assert carrier.nodes() == ["a", "b"]
+
+
+def test_only_what_is_asked_for_is_given(carrier: Relayed, tmp_path: Path) -> None:
+    RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
+    first, second = (carrier.push("a", [text], 60.0) for text in (b"1", b"2"))
+    assert answered(carrier, [second]) == {second: [b"echo", b"2"]}
+    assert answered(carrier, [first]) == {first: [b"echo", b"1"]}
+
+
+def test_a_message_waits_for_its_site(carrier: Relayed, tmp_path: Path) -> None:
+    away = Node(echo, there=False)
+    relay = RelayHere(tmp_path / "s", {"a": away})
+    relay.start()
+    number = carrier.push("a", [b"1"], 60.0)
+    for _ in range(5):
+        assert carrier.pull([number]) == {}
+    assert not relay.seen
+    assert carrier.nodes() == []
+    away.there = True
+    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    assert 50 < relay.ttls[0] <= 60
+
+
+def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path) -> None:
+    calls: list[Parts] = []
+
+    def third_time(parts: Parts) -> Parts:
+        calls.append(parts)
+        if len(calls) < 3:
+            raise FailedError
+        return parts
+
+    RelayHere(tmp_path / "s", {"a": Node(third_time)}).start()
+    number = carrier.push("a", [b"1"], 60.0)
+    assert answered(carrier, [number]) == {number: [b"1"]}
+    assert calls == [[b"1"]] * 3
+
+
+def test_what_a_node_lost_is_sent_to_the_one_that_was_started_again(carrier: Relayed, tmp_path: Path) -> None:
+    node = Node(echo)
+
+    def lost(parts: Parts) -> Parts:
+        raise LostError
+
+    node.handle = lost
+    relay = RelayHere(tmp_path / "s", {"a": node})
+    relay.start()
+    number = carrier.push("a", [b"1"], 60.0)
+    for _ in range(10):
+        assert carrier.pull([number]) == {}
+    assert relay.seen == ["a"]  # nobody knows yet
+    node.handle, node.activated = echo, "2"
+    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    assert relay.seen == ["a", "a"]
+
+
+def test_what_a_relay_lost_is_sent_by_the_next(tmp_path: Path) -> None:
+    started: list[RelayHere] = []
+
+    def revive() -> None:
+        dies = (lambda number: number > 3) if len(started) < 3 else (lambda number: False)
+        handle = Node(echo if len(started) == 3 else lost)
+        started.append(RelayHere(tmp_path / "s", {"a": handle}, dies))
+        started[-1].start()
+
+    def lost(parts: Parts) -> Parts:
+        raise LostError
+
+    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), revive)
+    number = carrier.push("a", [b"1"], 60.0)
+    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    assert len(started) == 4
+    carrier.close()
+
+
+def test_what_need_not_be_delivered_any_more_is_not(tmp_path: Path) -> None:
+    now = [0.0]
+    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), clock=lambda: now[0])
+    away = Node(echo, there=False)
+    relay = RelayHere(tmp_path / "s", {"a": away})
+    relay.start()
+    number = carrier.push("a", [b"1"], 60.0)
+    assert carrier.pull([number]) == {}
+    now[0], away.there = 61.0, True
+    for _ in range(5):
+        assert carrier.pull([number]) == {}
+    assert not relay.seen
+    carrier.close()
