@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flnl.commands.card import show
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
@@ -82,3 +83,40 @@ def test_writers_are_annotators_of_their_own_digits():
     assert federation.truth is not None
     wrong = [float((federation.given != federation.truth)[index].double().mean()) for index in federation.clients]
     assert np.corrcoef(wrong, federation.nominal)[0, 1] > 0.9
+
+
+def test_matrices_of_clients_may_be_taken_from_labels(tmp_path: Path):
+    """What ``flnl card --matrices`` writes is what made the labels, as far as samples tell, and can be given again."""
+    words = ["partition=iid_uniform", "partition.num_clients=2", "noise=annotators"]
+    path = tmp_path / "T.npy"
+    show([*words, f"output={tmp_path}"], path)
+    federation = from_config(compose.load(words))
+    assert federation.truth is not None
+    matrices = np.load(path)
+    whole = transition(federation.given.numpy(), federation.truth.numpy(), 10)
+    for k, index in enumerate(federation.clients):
+        true, given = federation.truth.numpy()[index], federation.given.numpy()[index]
+        n = np.bincount(true, minlength=10)[:, None]
+        assert np.allclose(matrices[k], (transition(given, true, 10) * n + whole) / (n + 1))
+    drawn = from_config(
+        compose.load(["partition=writers", "partition.num_clients=2", *words[2:], f"noise.path={path}"])
+    )
+    assert drawn.nominal == pytest.approx([1 - np.diagonal(T).mean() for T in matrices])
+
+
+def test_a_class_that_a_client_lacks_is_as_others_give_it(tmp_path: Path):
+    words = ["partition=labels_per_client", "partition.labels=3", "partition.num_clients=4", "noise=annotators"]
+    show([*words, f"output={tmp_path}"], tmp_path / "T.npy")
+    matrices = np.load(tmp_path / "T.npy")
+    assert np.allclose(matrices.sum(axis=2), 1)
+    federation = from_config(compose.load(words))
+    assert federation.truth is not None
+    held = np.concatenate(federation.clients)
+    true, given = federation.truth.numpy(), federation.given.numpy()
+    everywhere, here = ({*true[index].tolist()} for index in (held, federation.clients[0]))
+    assert here < everywhere < {*range(10)}
+    for c in everywhere - here:
+        shares = np.bincount(given[held][true[held] == c], minlength=10) / (true[held] == c).sum()
+        assert np.allclose(matrices[0, c], shares)
+    for c in {*range(10)} - everywhere:
+        assert matrices[:, c, c].tolist() == [1.0] * 4

@@ -86,7 +86,7 @@ def test_each_site_is_admitted_once_by_its_own_key(lung: Federation, tmp_path: P
         with pytest.raises(UserError, match=reason):
             lung.admit(path, name)
     lung.admit(other, "south")
-    with pytest.raises(UserError, match="^east: not admitted yet"):
+    with pytest.raises(UserError, match=r"^east: not admitted yet"):
         lung.demand_all()
 
 
@@ -180,7 +180,7 @@ def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flowe
     ):
         assert f"\n{line}\n" in second
     assert "--auth-supernode-private-key %d/node" in second
-    assert "socket=\"/run/flnl-site-north/site.sock\"'" in second
+    assert 'socket="/run/flnl-site-north/site.sock"\'' in second
     read = yaml.safe_load(compose.partition("\n")[2])["services"]
     assert read["site"]["network_mode"] == "none"
     assert read["supernode"]["volumes"] == [

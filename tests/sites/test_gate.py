@@ -25,7 +25,12 @@ class Upstream:
 
 
 def asked(
-    upstream: Upstream, path: bytes, method: str = "POST", body: Sequence[bytes] = (b"",), query: bytes = b"", **more: Any
+    upstream: Upstream,
+    path: bytes,
+    method: str = "POST",
+    body: Sequence[bytes] = (b"",),
+    query: bytes = b"",
+    **more: Any,
 ) -> tuple[int | None, Headers, bytes]:
     """What the gate answers: status, headers and body; no status if nothing."""
     events = [
@@ -58,7 +63,12 @@ def test_a_call_of_a_supernode_passes() -> None:
     "path",
     [
         *(b"/v1/control/start-run", b"/v1/runtime/acquire-task", b"/health", b"/docs", b"/", b"", b"/v1/fleet/"),
-        *(b"/v1/fleet", b"/v1/fleet/../control/start-run", b"/v1/fleet/%2e%2e/control/start-run", b"//v1/fleet/get-run"),
+        *(
+            b"/v1/fleet",
+            b"/v1/fleet/../control/start-run",
+            b"/v1/fleet/%2e%2e/control/start-run",
+            b"//v1/fleet/get-run",
+        ),
         *(b"/v1/fleet/get-run/", b"/v1/fleet/get-run%00", b"/v1/fleet/Get-Run", b"/V1/fleet/get-run", b"/v1/fleet/a\n"),
         *(b"/v1/fleet/..", b"http://127.0.0.1/v1/control/start-run", b"/v1/fleet/get-run;/v1/control/start-run"),
     ],
@@ -69,7 +79,9 @@ def test_nothing_else_passes(path: bytes) -> None:
     assert not upstream.got
 
 
-@pytest.mark.parametrize("more", [{"method": "GET"}, {"method": "PUT"}, {"query": b"a=1"}, {"scope": {"raw_path": None}}])
+@pytest.mark.parametrize(
+    "more", [{"method": "GET"}, {"method": "PUT"}, {"query": b"a=1"}, {"scope": {"raw_path": None}}]
+)
 def test_nor_does_another_kind_of_call(more: dict[str, Any]) -> None:
     upstream = Upstream()
     assert asked(upstream, b"/v1/fleet/get-run", **more)[0] == 404

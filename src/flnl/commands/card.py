@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from flnl.run.overrides import check_arguments
 FIGURE = "federation.png"
 
 
-def show(overrides: Sequence[str]) -> Path:
+def show(overrides: Sequence[str], matrices: Path | None = None) -> Path:
     """Build the federation that the overrides describe, print its card, and save the card and a figure.
+
+    Clients' confusion matrices go to the file ``matrices``, if it is given.
 
     Returns:
         The folder of card and figure.
@@ -25,6 +28,7 @@ def show(overrides: Sequence[str]) -> Path:
     Raises:
         UserError: for mistakes that the user can correct.
     """
+    import numpy as np
     from rich.console import Console
 
     from flnl.config import compose
@@ -32,8 +36,9 @@ def show(overrides: Sequence[str]) -> Path:
     from flnl.console.terminal import print_line
     from flnl.data.federation.build import from_config
     from flnl.instruments.card.card import card, markdown, tables
+    from flnl.instruments.card.card import matrices as confusions
     from flnl.instruments.card.figure import encoded
-    from flnl.storage.output_file import check_folder, write_output
+    from flnl.storage.output_file import check_folder, save_output, write_output
 
     cfg = compose.load(overrides)
     check_config(cfg)
@@ -44,6 +49,10 @@ def show(overrides: Sequence[str]) -> Path:
     if cfg.output is None:
         folder /= f"federation-{federation.fingerprint[:8]}"
     contents = card(federation)
+    if matrices is not None:
+        held = io.BytesIO()
+        np.save(held, confusions(federation))
+        save_output("--matrices", matrices, held.getvalue())
     files = {
         "card.json": (json.dumps(contents) + "\n").encode(),
         "card.md": markdown(contents).encode(errors="backslashreplace"),
@@ -59,6 +68,8 @@ def show(overrides: Sequence[str]) -> Path:
     for table in tables(contents, console.width):
         console.print(table)
     print_line(f"card.md, card.json and {FIGURE} are in {folder}")
+    if matrices is not None:
+        print_line(f"clients' confusion matrices are in {matrices}: noise=annotators noise.path={matrices}")
     return folder
 
 
@@ -76,6 +87,13 @@ def parser() -> Parser:
         help="as of a run: partition=fedcorr noise.rho=0.6. output=FOLDER saves into FOLDER; by default into a new "
         "folder of output_root",
     )
+    arguments.add_argument(
+        "--matrices",
+        metavar="FILE.npy",
+        type=Path,
+        help="save each client's confusion matrix, true by given class, as noise=annotators noise.path=FILE.npy takes "
+        "them: labels of other data become wrong as these clients' are",
+    )
     add_config_dir(arguments)
     return arguments
 
@@ -88,7 +106,7 @@ def run(arguments: Sequence[str]) -> None:
     """
     request = parser().parse_intermixed_args(arguments)
     check_arguments(request.overrides)
-    show([*search_path(request.config_dir), *request.overrides])
+    show([*search_path(request.config_dir), *request.overrides], request.matrices)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from flnl.console.markdown import grid, literal
 from flnl.console.terminal import cell, visible
+from flnl.core.errors import UserError
 from flnl.data.datasets.label_file import counted
 from flnl.data.federation.build import Federation
 
@@ -38,6 +39,28 @@ def transition(federation: Federation) -> NDArray[np.int64] | None:
     C, held = federation.num_classes, np.concatenate(federation.clients)
     pairs = federation.truth.numpy()[held] * C + federation.given.numpy()[held]
     return np.bincount(pairs, minlength=C * C).reshape(C, C).astype(np.int64)
+
+
+def matrices(federation: Federation) -> NDArray[np.float64]:
+    """Each client's confusion matrix [K, C, C], of rows that are distributions, as ``noise=annotators`` takes them.
+
+    T_k[i, j] is the share of its samples of true class i that were given j, with one sample more that is given as those
+    of all clients are, so that a class of which a client has few samples follows the others, and one that nobody has is
+    right.
+
+    Raises:
+        UserError: if the true labels are unknown.
+    """
+    if federation.truth is None:
+        raise UserError("--matrices needs true labels, and they are unknown")
+    C, true, given = federation.num_classes, federation.truth.numpy(), federation.given.numpy()
+    counts = np.zeros((federation.num_clients, C, C))
+    for k, index in enumerate(federation.clients):
+        np.add.at(counts[k], (true[index], given[index]), 1)
+    total = counts.sum(axis=0)
+    held = total.sum(axis=1, keepdims=True)
+    usual = np.where(held > 0, total / np.maximum(held, 1), np.eye(C))
+    return (counts + usual) / (counts.sum(axis=2, keepdims=True) + 1)
 
 
 def wrong_shares(federation: Federation) -> list[float | None] | None:
