@@ -60,7 +60,7 @@ def matrices(federation: Federation) -> NDArray[np.float64]:
     total = counts.sum(axis=0)
     held = total.sum(axis=1, keepdims=True)
     usual = np.where(held > 0, total / np.maximum(held, 1), np.eye(C))
-    return (counts + usual) / (counts.sum(axis=2, keepdims=True) + 1)
+    return np.asarray((counts + usual) / (counts.sum(axis=2, keepdims=True) + 1), np.float64)
 
 
 def wrong_shares(federation: Federation) -> list[float | None] | None:
