@@ -74,8 +74,8 @@ def rehearse(folder: Path, overrides: Sequence[str]) -> Outcome:
         UserError: if they have told nothing yet, or for what the user can correct.
     """
     Federation.read(folder)
-    Told.read(folder)
     words = _words(folder, overrides, "dataset.made=true", "executor=sites")
+    Told.read(folder)
     return train(compose.load(words), words, typed=["serve", "--rehearse", str(folder), *overrides])
 
 

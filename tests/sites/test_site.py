@@ -1,0 +1,342 @@
+"""A site's process: it greets, waits for approval, goes on after it was away, and a run over sockets has the bits of a
+simulation."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flnl import __version__
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.engine.model_file import ModelFile
+from flnl.sites import greeting, link, messages, relayed, serving, site, sockets, wire
+from flnl.sites.federation import SOCKET
+from flnl.sites.greeting import HELD, HELLO, agreed
+from flnl.sites.messages import REFUSED, Parts
+from flnl.sites.relayed import Relayed
+from flnl.sites.serving import over_carrier
+from flnl.sites.site import Door, attend
+from flnl.sites.site_folder import SiteFolder
+from tests.properties.runs import Ran, difference
+from tests.sites.hospitals import QUICK, SIZES, set_values, simulated, write_data, write_federation, write_site
+from tests.sites.relay_here import LostError, Node, RelayHere
+from tests.sites.test_same_numbers import rows
+
+FEDCORR = ("method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "fraction=0.7")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((relayed, "ASKS"), (relayed, "AGAIN"), (relayed, "LOOKS"), (greeting, "WAITS")):
+        monkeypatch.setattr(module, name, 0.0)
+    monkeypatch.setattr(link, "WAITS", 0.001)
+    monkeypatch.setattr(site, "LOOKS", 0.01)
+
+
+def door_of(folder: SiteFolder, said: list[str] | None = None) -> Door:
+    return Door(folder, folder.site_data(), (lambda line: None) if said is None else said.append)
+
+
+class Sites:
+    """All sites, each behind a socket pair, and the relay."""
+
+    def __init__(self, tmp_path: Path, data: Path, **values: object) -> None:
+        self.federation = write_federation(tmp_path / "lung")
+        self.said: dict[str, list[str]] = {name: [] for name in SIZES}
+        self.folders = {name: write_site(tmp_path / f"lung-{name}", name, data, **values) for name in SIZES}
+        self.doors: dict[str, Door] = {}
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.doors = {name: door_of(folder, self.said[name]) for name, folder in self.folders.items()}
+
+    def handle(self, name: str, parts: Parts) -> Parts:
+        """As the relay at a site hands a message over."""
+        here, there = socket.socketpair()
+        with here, there:
+            thread = threading.Thread(target=lambda: sockets.send(here, {}, parts))
+            thread.start()
+            answer: list[bytes] = []
+            reads = threading.Thread(target=lambda: answer.extend(sockets.receive(here)[1]))
+            reads.start()
+            attend(there, self.doors[name])
+            thread.join()
+            reads.join()
+        return answer
+
+    def nodes(self) -> Mapping[str, Node]:
+        return {name: Node(lambda parts, name=name: self.handle(name, parts)) for name in SIZES}  # type: ignore[misc]
+
+    def serve(self, output: Path, words: tuple[str, ...], nodes: Mapping[str, Node] | None = None) -> Ran:
+        path = self.federation.folder / SOCKET
+        carrier = Relayed(sockets.listening(path, 0o600))
+        RelayHere(path, self.nodes() if nodes is None else nodes).start()
+        try:
+            outcome = over_carrier(carrier, self.federation, [*QUICK, *words, f"output={output}"])
+        finally:
+            carrier.close()
+            path.unlink()
+        return Ran(output, outcome.record.raw)
+
+
+@pytest.fixture
+def sites(tmp_path: Path, data: Path) -> Sites:
+    return Sites(tmp_path, data)
+
+
+def assert_same(there: Ran, here: Ran) -> None:
+    assert difference(there.state.server, here.state.server) is None
+    assert there.state.counters == here.state.counters
+
+
+def test_a_run_over_sockets_has_the_bits_of_a_simulation(sites: Sites, data: Path, tmp_path: Path) -> None:
+    """FedCorr, where every third message gets lost on its way to a site or back, until its node is started again."""
+    nodes, calls = sites.nodes(), []
+
+    def losing(name: str) -> Any:
+        def handle(parts: Parts) -> Parts:
+            calls.append(name)
+            if len(calls) % 6 == 3:
+                nodes[name].activated += "again"
+                raise LostError
+            answer = sites.handle(name, parts)
+            if len(calls) % 6 == 0:
+                nodes[name].activated += "again"
+                raise LostError
+            return answer
+
+        return handle
+
+    for name, node in nodes.items():
+        node.handle = losing(name)
+    there = sites.serve(tmp_path / "there", FEDCORR, nodes)
+    here = simulated(data, tmp_path / "here", FEDCORR)
+    assert_same(there, here)
+    assert len(calls) > 12
+    tables = [path for name in SIZES for path in (tmp_path / f"lung-{name}").glob("runs/*/labels.csv")]
+    columns = ("given", "final", "flagged")
+    told, known = (
+        [[row[key] for key in columns] for row in table]
+        for table in ([row for path in tables for row in rows(path)], rows(here.folder / "labels.csv"))
+    )
+    assert told == known
+    assert not (there.folder / "labels.csv").exists()
+    (model,) = (tmp_path / "lung-north").glob("runs/*/model.pt")
+    assert difference(ModelFile.load(model.parent).weights, ModelFile.load(there.folder).weights) is None
+
+
+def test_a_run_goes_on_with_sites_and_a_server_that_were_started_again(
+    sites: Sites, data: Path, tmp_path: Path
+) -> None:
+    words = ("method=fedprox", "rounds=3", "fraction=0.7", "checkpoint.every=1")
+    sites.serve(tmp_path / "there", (*words, "max_rounds=2"))
+    sites.start_again()
+    there = sites.serve(tmp_path / "there", (*words, "resume=true"))
+    assert_same(there, simulated(data, tmp_path / "here", words))
+
+
+def test_a_site_that_was_away_in_a_run_goes_on(sites: Sites, data: Path, tmp_path: Path) -> None:
+    nodes, calls = sites.nodes(), []
+
+    def handle(parts: Parts) -> Parts:
+        calls.append(1)
+        if len(calls) == 5:
+            sites.start_again()
+        return sites.handle("north", parts)
+
+    nodes["north"].handle = handle
+    words = ("method=fedavg", "rounds=3", "fraction=1.0")
+    assert_same(sites.serve(tmp_path / "there", words, nodes), simulated(data, tmp_path / "here", words))
+    assert len(calls) > 5
+
+
+def test_the_server_knows_how_the_model_does_at_sites(sites: Sites, data: Path, tmp_path: Path) -> None:
+    """Each site's test set is a third of the simulation's."""
+    words = ("method=fedavg", "rounds=2", "fraction=1.0")
+    there, here = sites.serve(tmp_path / "there", words), simulated(data, tmp_path / "here", words)
+    ours, theirs = ([line for line in ran.lines if "accuracy" in line] for ran in (there, here))
+    assert [line["accuracy"] for line in ours] == pytest.approx([line["accuracy"] for line in theirs])
+    assert [line["test_loss"] for line in ours] == pytest.approx([line["test_loss"] for line in theirs], abs=1e-6)
+
+
+def test_a_run_without_any_test_sample_is_finished(tmp_path: Path, data: Path) -> None:
+    sites = Sites(tmp_path, data, min_count=1000)
+    done = sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1", "figures=true"))
+    assert done.record["status"] == "finished"
+    assert "best" not in done.record
+
+
+def test_a_rehearsal_needs_no_site(sites: Sites, tmp_path: Path) -> None:
+    words = ["method=fedavg", "rounds=1", *QUICK, f"output={tmp_path / 'rehearsal'}"]
+    with pytest.raises(UserError, match=r"sites\.json is not there: flnl serve .* writes it"):
+        serving.rehearse(sites.federation.folder, words)
+    held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
+    greeting.save(agreed(held, ()), sites.federation.folder)
+    done = serving.rehearse(sites.federation.folder, words)
+    assert done.status == "finished"
+    assert done.record.raw["executor"]["name"] == "sites"
+
+
+@pytest.mark.parametrize("word", ["dataset=digits", "partition.path=a", "executor=sequential", "noise=symmetric", "-m"])
+def test_what_is_the_sites_is_not_set_at_the_server(sites: Sites, word: str) -> None:
+    with pytest.raises(UserError, match=f"^{word}: "):
+        serving.rehearse(sites.federation.folder, [word])
+
+
+def test_other_commands_do_not_connect_sites(sites: Sites, tmp_path: Path) -> None:
+    held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
+    greeting.save(agreed(held, ()), sites.federation.folder)
+    words = ["dataset=sites", f"dataset.root={sites.federation.folder}", "partition=file", "noise=none"]
+    from flnl.run.train import train
+
+    with pytest.raises(UserError, match="the sites are connected by flnl serve FOLDER"):
+        cfg = compose.load([*words, "executor=served", *QUICK, f"output={tmp_path / 'run'}"])
+        train(cfg, [])
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- greeting
+
+
+def hello(name: str, **other: Any) -> list[bytes]:
+    about = {"wire": wire.VERSION, "flnl": __version__, "federation": "lung", "site": name, **other}
+    return [messages.written(HELLO, kind="hello", **about)]
+
+
+def why(parts: Parts) -> str:
+    return str(messages.read_header(parts, {"refused": REFUSED, "failed": REFUSED})["why"])
+
+
+def test_a_site_tells_numbers_and_form_alone(tmp_path: Path, data: Path) -> None:
+    said: list[str] = []
+    door = door_of(write_site(tmp_path / "n", "north", data, min_count=20), said)
+    header = messages.read_header(door.handle(hello("north")), {"held": HELD})
+    assert (header["size"], header["held_out"], header["classes"]) == (90, 60, tuple("0123456789"))
+    assert '"shape": [1, 8, 8]' in header["inputs"]
+    assert said == ["connected as north; 90 images, 10 of 10 classes; waiting for a run"]
+    few = door_of(set_values(tmp_path / "n", min_count=61))
+    assert messages.read_header(few.handle(hello("north")), {"held": HELD})["held_out"] == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"wire": 99}, "the server has wire 99, and the site"),
+        ({"flnl": "0.1"}, "the server has flnl 0.1, and the site"),
+        ({"site": "south"}, "this is lung/north, not lung/south"),
+        ({"federation": "skin"}, "this is lung/north, not skin/north"),
+    ],
+)
+def test_a_site_refuses_another_server(tmp_path: Path, data: Path, other: dict[str, Any], reason: str) -> None:
+    door = door_of(write_site(tmp_path / "n", "north", data))
+    assert reason in why(door.handle(hello("north", **other)))
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [b""], [b"nonsense"], [wire.written({"kind": "hello"})], [wire.written(3), b"x"]]
+)
+def test_what_is_no_message_is_refused(tmp_path: Path, data: Path, parts: list[bytes]) -> None:
+    assert why(door_of(write_site(tmp_path / "n", "north", data)).handle(parts))
+
+
+def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:
+    held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
+    assert agreed(held, ()).sizes == SIZES
+    with pytest.raises(UserError, match="^east has other classes than the federation"):
+        agreed(held, ("a", "b"))
+    words = ["dataset=arrays", "dataset.normalize=none", f"dataset.root={data}", "dataset.file=north.npz"]
+    other = door_of(set_values(sites.folders["north"].folder, data=words))
+    held["north"] = greeting.Held.read(other.handle(hello("north")), "north")
+    with pytest.raises(UserError, match="^north has samples of another size or preparation than east"):
+        agreed(held, ())
+
+
+def test_classes_are_found_by_name(tmp_path: Path, data: Path) -> None:
+    names = [*"9876543210", "other"]
+    site = write_site(tmp_path / "n", "north", data, classes=names)
+    ours, theirs = site.site_data().dataset, write_site(tmp_path / "m", "north", data).site_data().dataset
+    assert ours.classes == tuple(names)
+    assert ours.given is not None
+    assert theirs.given is not None
+    assert (ours.given == 9 - theirs.given).all()
+    with pytest.raises(UserError, match="classes has no '9', which is a class of the data"):
+        set_values(site.folder, classes=[*"012345678"]).site_data()
+
+
+def test_data_that_cannot_be_read_are_named(tmp_path: Path, data: Path) -> None:
+    site = write_site(tmp_path / "n", "north", data)
+    with pytest.raises(UserError, match=r"none\.npz"):
+        set_values(site.folder, data=["dataset=arrays", f"dataset.root={data}", "dataset.file=none.npz"]).site_data()
+
+
+# ------------------------------------------------------------------------------------------------------------- approval
+
+
+def test_a_run_waits_until_somebody_approves_it(tmp_path: Path, data: Path) -> None:
+    """And what it would send is said before; once approved, it is for good."""
+    sites = Sites(tmp_path, data, approve="ask", allow=["ClassLosses"])
+    approving = {name: threading.Thread(target=approve, args=(sites, name)) for name in SIZES}
+    for thread in approving.values():
+        thread.start()
+    words = ("method=fednoro", "max_rounds=1")
+    done = sites.serve(tmp_path / "there", words)
+    assert done.record["status"] == "stopped"
+    for name, thread in approving.items():
+        thread.join()
+        lines = sites.said[name]
+        begins = lines.index(next(line for line in lines if line.startswith("lung asks for fednoro, ")))
+        assert any("ClassLosses" in line and "(in the clear)" in line for line in lines[begins:])
+        assert "approved" in lines[begins:]
+    sites.start_again()
+    before = {name: len(said) for name, said in sites.said.items()}
+    assert sites.serve(tmp_path / "there", (*words[:1], "resume=true", "max_rounds=2")).record["rounds"] == 2
+    assert not [line for name, said in sites.said.items() for line in said[before[name] :] if "to approve" in line]
+
+
+def approve(sites: Sites, name: str) -> None:
+    """As ``flnl site FOLDER --approve KEY`` in another terminal, once the key is known."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for line in sites.said[name]:
+            if line.startswith("to approve: "):
+                sites.folders[name].approve(line.split()[-1])
+                return
+        time.sleep(0.01)
+
+
+def test_a_run_that_nobody_approves_is_refused(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "APPROVES", 0.05)
+    sites = Sites(tmp_path, data, approve="ask")
+    with pytest.raises(UserError, match="^site east refused: this run is not approved; its key is [0-9a-f]{64}"):
+        sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
+    assert not (tmp_path / "there").exists()
+
+
+def test_another_configuration_waits_again(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "APPROVES", 0.05)
+    sites = Sites(tmp_path, data, approve="ask")
+    for folder in sites.folders.values():
+        folder.approve("a" * 64)
+    with pytest.raises(UserError, match="is not approved"):
+        sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_before() -> Iterator[None]:
+    """A site takes the number of threads from the run."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
