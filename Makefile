@@ -27,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables comparison card test test-all test-gpu docs bench bench-peers mutants check format wheel lock clean
+.PHONY: help env run reproduce-tables comparison card test test-all test-flower test-gpu docs bench bench-peers mutants check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ test: $(STAMP) ## the tests, in fifteen minutes on two quiet cores
 test-all: $(STAMP) ## every test, in under an hour
 	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda
 	@$(GPU_TESTS)
+
+test-flower: $(STAMP) ## the tests over Flower alone, in an environment that is made for them
+	@[ -d .venv-flower ] || $(RUN) -m flnl federation install-flower
+	@$(RUN) -m pytest tests/sites/test_over_flower.py
 
 test-gpu: $(STAMP) ## the tests for a GPU alone, on the simulated one if there is none
 	@$(GPU_TESTS)
@@ -91,6 +95,8 @@ lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
 	@rm -f $(UV_VENV)-constraints
 	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 		--quiet bench/peers/requirements.in -o bench/peers/requirements.txt
+	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--quiet src/flnl/sites/flower/requirements.in -o src/flnl/sites/flower/requirements.txt
 
 clean: ## remove the environment and the caches; outputs stay
 	rm -rf $(VENV) $(UV_VENV) $(PEERS) dist docs/_build .mypy_cache .ruff_cache .pytest_cache

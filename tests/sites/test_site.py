@@ -1,5 +1,4 @@
-"""A site's process: it greets, waits for approval, goes on after it was away, and a run over sockets has the bits of a
-simulation."""
+"""A site's process greets, waits for approval, comes back; a run over sockets has a simulation's bits."""
 
 import socket
 import threading
@@ -15,6 +14,7 @@ from flnl import __version__
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.engine.model_file import ModelFile
+from flnl.run.train import train
 from flnl.sites import greeting, link, messages, relayed, serving, site, sockets, wire
 from flnl.sites.federation import SOCKET
 from flnl.sites.greeting import HELD, HELLO, agreed
@@ -200,11 +200,9 @@ def test_other_commands_do_not_connect_sites(sites: Sites, tmp_path: Path) -> No
     held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
     greeting.save(agreed(held, ()), sites.federation.folder)
     words = ["dataset=sites", f"dataset.root={sites.federation.folder}", "partition=file", "noise=none"]
-    from flnl.run.train import train
-
+    cfg = compose.load([*words, "executor=served", *QUICK, f"output={tmp_path / 'run'}"])
     with pytest.raises(UserError, match="the sites are connected by flnl serve FOLDER"):
-        cfg = compose.load([*words, "executor=served", *QUICK, f"output={tmp_path / 'run'}"])
-        train(cfg, [])
+        train(cfg)
     assert not (tmp_path / "run").exists()
 
 
@@ -255,12 +253,12 @@ def test_what_is_no_message_is_refused(tmp_path: Path, data: Path, parts: list[b
 def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:
     held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
     assert agreed(held, ()).sizes == SIZES
-    with pytest.raises(UserError, match="^east has other classes than the federation"):
+    with pytest.raises(UserError, match=r"^east has other classes than the federation"):
         agreed(held, ("a", "b"))
     words = ["dataset=arrays", "dataset.normalize=none", f"dataset.root={data}", "dataset.file=north.npz"]
     other = door_of(set_values(sites.folders["north"].folder, data=words))
     held["north"] = greeting.Held.read(other.handle(hello("north")), "north")
-    with pytest.raises(UserError, match="^north has samples of another size or preparation than east"):
+    with pytest.raises(UserError, match=r"^north has samples of another size or preparation than east"):
         agreed(held, ())
 
 
@@ -320,7 +318,7 @@ def approve(sites: Sites, name: str) -> None:
 def test_a_run_that_nobody_approves_is_refused(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "APPROVES", 0.05)
     sites = Sites(tmp_path, data, approve="ask")
-    with pytest.raises(UserError, match="^site east refused: this run is not approved; its key is [0-9a-f]{64}"):
+    with pytest.raises(UserError, match=r"^site east refused: this run is not approved; its key is [0-9a-f]{64}"):
         sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
     assert not (tmp_path / "there").exists()
 

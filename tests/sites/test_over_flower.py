@@ -1,0 +1,299 @@
+"""Over a SuperLink and three SuperNodes on this machine: a simulation's bits, whatever is killed; closed doors.
+
+They need an environment with Flower: ``flnl federation install-flower``, here or where ``FLNL_FLOWER`` says.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from flnl.core.errors import UserError
+from flnl.sites.flower_environment import FOLDER, VARIABLE, Flower, free_port
+from flnl.sites.site_folder import NODE_PUB
+from tests.properties.runs import Ran, difference
+from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = os.environ.get(VARIABLE) or str(ROOT / FOLDER)
+
+
+def _there() -> bool:
+    try:
+        Flower.found(PLACE)
+    except UserError:
+        return False
+    return True
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not _there(), reason="no environment with Flower"),
+    pytest.mark.timeout(1500),
+]
+LONGEST = 1200.0
+"""Seconds of a run; Flower starts a process for each message."""
+FEDPROX = ("method=fedprox", "rounds=4", "fraction=0.7", "checkpoint.every=1")
+
+
+@dataclass
+class Hospitals:
+    """A federation and its sites, as processes of their own."""
+
+    folder: Path
+    port: int
+    before: tuple[str, ...] = ()  # what commands are run by
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def command(self, *words: str) -> None:
+        """Run a command to its end."""
+        done = subprocess.run([*FLNL, *words], cwd=self.folder, env=environment(), capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a command that goes on; what it says is in ``NAME.log``."""
+        with (self.folder / f"{name}.log").open("ab") as said:
+            self.running[name] = subprocess.Popen(
+                [*self.before, *FLNL, *words],
+                cwd=self.folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+        return self.running[name]
+
+    def start_site(self, name: str) -> None:
+        self.start(name, "site", f"lung-{name}")
+
+    def start_server(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return self.start("server", "serve", "lung", *QUICK, *words)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def serve(self, output: str, words: Sequence[str]) -> Ran:
+        """A whole run."""
+        server = self.start_server([*words, f"output={output}"])
+        assert not server.wait(LONGEST), self.said("server")
+        return self.ran(output)
+
+    def ran(self, output: str) -> Ran:
+        return Ran(self.folder / output, {})
+
+    def stop(self) -> None:
+        """End all."""
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+FLNL = (sys.executable, "-m", "flnl")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, VARIABLE: PLACE, "OMP_NUM_THREADS": "1"}
+
+
+def made(folder: Path, before: tuple[str, ...] = ()) -> Hospitals:
+    """A federation whose three sites have their keys, and are not started."""
+    write_data(folder)
+    one = Hospitals(folder, free_port(), before)
+    address = f"127.0.0.1:{one.port}"
+    one.command("federation", "init", "lung", "--address", address, "--listen", address, "--sites", ",".join(SIZES))
+    for name in SIZES:
+        site = f"lung-{name}"
+        one.command("site", "init", site, "--invitation", "lung/invitation.toml")
+        one.command("federation", "admit", "lung", f"{site}/{NODE_PUB}", "--name", name)
+        allowed = {"approve": "any", "least_samples": 1, "min_count": 1, "device": "cpu", "allow": ["LabelCounts"]}
+        set_values(folder / site, data=data_of(folder, name), **allowed)
+    return one
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospitals]:
+    """Three sites that are there for all runs."""
+    one = made(tmp_path_factory.mktemp("f"))
+    for name in SIZES:
+        one.start_site(name)
+    yield one
+    one.stop()
+
+
+def assert_same(there: Ran, here: Ran) -> None:
+    assert difference(there.state.server, here.state.server) is None
+    assert there.state.counters == here.state.counters
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fedavg", ("method=fedavg", "rounds=2", "fraction=1.0")),
+        ("flr", ("method=flr", "rounds=2", "fraction=0.7", "train.keep_momentum=true")),
+        ("fedcorr", ("method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "fraction=0.7")),
+        ("feddiv", ("method=feddiv", "method.T_wu=1", "method.T=1", "fraction=0.7")),
+        ("fedpeer", ("method=fedpeer", "method.peer_dist=global_true", "rounds=2", "fraction=0.7")),
+    ],
+)
+def test_a_method_gives_the_same_bits(hospitals: Hospitals, name: str, words: Sequence[str], tmp_path: Path) -> None:
+    assert_same(hospitals.serve(name, words), simulated(hospitals.folder, tmp_path / "here", words))
+
+
+# ---------------------------------------------------------------------------------------------------------------- kills
+
+
+def processes(containing: str) -> list[int]:
+    """The numbers of processes whose command line contains a text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if containing in command and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def kill(numbers: Sequence[int]) -> None:
+    assert numbers
+    for number in numbers:
+        os.kill(number, signal.SIGKILL)
+
+
+def kill_site(one: Hospitals) -> None:
+    one.running["north"].kill()
+    one.running["north"].wait()
+    one.start_site("north")
+
+
+def kill_supernode(one: Hospitals) -> None:
+    kill([n for n in processes("flower-supernode") if n in processes(f"{one.folder}/lung-north/node")])
+
+
+def kill_relay(one: Hospitals) -> None:
+    home = f"{one.folder}/lung/flower"
+    kill([n for n in processes("flwr-serverapp") if f"FLWR_HOME={home}" in _variables(n)])
+
+
+def kill_superlink(one: Hospitals) -> None:
+    kill([n for n in processes("flower-superlink") if n in processes(f"{one.folder}/lung/flower/superlink.db")])
+
+
+def _variables(number: int) -> list[str]:
+    return Path(f"/proc/{number}/environ").read_bytes().decode(errors="replace").split("\0")
+
+
+def kill_server(one: Hospitals) -> None:
+    one.running["server"].kill()
+    one.running["server"].wait()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
+@pytest.mark.parametrize("killed", [kill_site, kill_supernode, kill_relay, kill_superlink, kill_server])
+def test_a_run_in_which_something_is_killed_has_the_same_bits(
+    hospitals: Hospitals, killed: Callable[[Hospitals], None], tmp_path: Path
+) -> None:
+    """At a moment that is drawn, after the first round has begun; and nothing is done twice."""
+    output = killed.__name__
+    server = hospitals.start_server([*FEDPROX, f"output={output}"])
+    until = time.monotonic() + 300
+    while "round 1/4" not in hospitals.said("server").split(f"in {output}\n")[-1]:
+        assert server.poll() is None, hospitals.said("server")
+        assert time.monotonic() < until, hospitals.said("server")
+        time.sleep(0.5)
+    seed = random.SystemRandom().randrange(10**6)
+    wait = random.Random(seed).uniform(0, 20)
+    print(f"{output} after {wait:.1f} s")
+    time.sleep(wait)
+    killed(hospitals)
+    if killed is kill_server:
+        server = hospitals.start_server([*FEDPROX, f"output={output}", "resume=true"])
+    assert not server.wait(LONGEST), hospitals.said("server")
+    here = simulated(hospitals.folder, tmp_path / "here", [*FEDPROX[:-1]])
+    assert_same(hospitals.ran(output), here)
+    (named,) = (hospitals.folder / output).glob("sites.run")
+    for index in hospitals.folder.glob(f"lung-*/runs/{named.read_text()}/index.json"):
+        done = [(entry["round"], entry["job"]) for entry in json.loads(index.read_text())]
+        assert len(done) == len(set(done))
+
+
+# -------------------------------------------------------------------------------------------------------- closed doors
+
+STRACE = shutil.which("strace")
+
+
+def test_doors_are_closed(tmp_path: Path) -> None:
+    """The other interfaces are not there, another key is not let in, and nobody calls but this machine."""
+    traced = () if STRACE is None else (STRACE, "-f", "-qq", "-e", "trace=connect", "-o", str(tmp_path / "calls"), "-A")
+    one = made(tmp_path, traced)
+    try:
+        for name in SIZES:
+            one.start_site(name)
+        server = one.start_server(["method=fedavg", "rounds=1", "fraction=0.4", "output=run"])
+        until = time.monotonic() + 300
+        while "is there" not in one.said("server"):
+            assert server.poll() is None, one.said("server")
+            assert time.monotonic() < until, one.said("server")
+            time.sleep(0.5)
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "lung" / "ca.crt"))
+        for path, status in (
+            ("control/start-run", 404),
+            ("control/list-runs", 404),
+            ("runtime/acquire-task", 404),
+            ("fleet/../control/start-run", 404),
+            ("fleet/pull-messages", 401),
+        ):
+            assert answered(f"https://127.0.0.1:{one.port}/v1/{path}", trusted) == status
+        assert_stranger_stays_out(one, tmp_path)
+        assert not server.wait(LONGEST), one.said("server")
+    finally:
+        one.stop()
+    assert not list((tmp_path / "lung" / "flower").glob("superlink.db*"))
+    if STRACE is not None:
+        calls = (tmp_path / "calls").read_text(errors="replace")
+        addresses = set(re.findall(r'inet_addr\("([^"]+)"\)', calls)) | set(re.findall(r'AF_INET6, "([^"]+)"', calls))
+        assert "127.0.0.1" in addresses
+        assert addresses <= {"127.0.0.1", "::1"}
+
+
+def answered(url: str, trusted: ssl.SSLContext) -> int:
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, b"", method="POST"), context=trusted, timeout=20
+        ) as one:
+            return int(one.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def assert_stranger_stays_out(one: Hospitals, folder: Path) -> None:
+    """A SuperNode whose key nobody has admitted ends."""
+    flower, home = Flower.found(PLACE), folder / "stranger"
+    home.mkdir()
+    flower.keys(home, "node", str(home))
+    words = [
+        *(flower.program("flower-supernode"), "--superlink", f"127.0.0.1:{one.port}"),
+        *("--root-certificates", str(folder / "lung" / "ca.crt"), "--auth-supernode-private-key", str(home / "node")),
+        *("--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1"),
+    ]
+    done = subprocess.run(words, env=flower.variables(home), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode
+    assert "Connected" not in done.stdout
