@@ -39,6 +39,8 @@ def asked(
     sent: list[Mapping[str, Any]] = []
 
     async def receive() -> Any:
+        if not events:
+            await asyncio.sleep(10)
         return events.pop(0)
 
     async def send(event: Any) -> None:
@@ -99,6 +101,13 @@ def test_a_large_body_is_refused_before_all_of_it_has_come() -> None:
     assert asked(upstream, b"/v1/fleet/push-object", body=[b"x" * 6, b"x" * 5, b"never read", b""])[0] == 413
     assert not upstream.got
     assert asked(upstream, b"/v1/fleet/push-object", body=[b"x" * 10])[0] == 200
+
+
+def test_who_sends_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "SECONDS", 0.01)
+    upstream = Upstream()
+    assert asked(upstream, b"/v1/fleet/push-object", body=[]) == (408, [(b"connection", b"close")], b"")
+    assert not upstream.got
 
 
 def test_who_leaves_is_not_answered() -> None:

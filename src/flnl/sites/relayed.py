@@ -16,7 +16,7 @@ from flnl.sites.messages import Parts
 
 log = logging.getLogger(__name__)
 
-ANSWERS = 120.0
+ANSWERS = 600.0
 """Seconds in which a relay that is there does what it is asked."""
 CONNECTS = 1.0
 """Seconds to wait for a relay before looking what has become of it."""

@@ -163,6 +163,8 @@ def glimpse(parts: Parts) -> dict[str, Any]:
     try:
         start = len(wire.MAGIC) + 8
         length = int.from_bytes(parts[0][start - 8 : start], "little")
+        if length > wire.LARGEST_HEADER:
+            return {}
         tree = json.loads(parts[0][start : start + length])["value"]["mapping"]
         return {
             key: value for key, value in tree if isinstance(value, int) or (isinstance(value, str) and value.isalnum())

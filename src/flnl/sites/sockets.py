@@ -14,7 +14,7 @@ from flnl.core.errors import UserError
 
 LONGEST_HEADER = 2**20
 MOST_PARTS = 4096
-MOST = 8 * 2**30
+MOST = 2 * 2**30
 """Bytes of a frame's parts."""
 LONGEST_PATH = 100
 """Bytes of a socket's path; systems allow 104 to 108."""

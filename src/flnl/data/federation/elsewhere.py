@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation
 
 
-class ElsewhereError(Exception):
+class ElsewhereError(UserError):
     """Something on the server asked for a sample or label of a client."""
 
 

@@ -8,15 +8,18 @@ The SuperLink's other interfaces have no authentication: whoever reaches them ru
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-MOST = 16 * 2**20
+MOST = 8 * 2**20
 """Bytes of a request's body; Flower sends pieces of 5 MB."""
 SECONDS = 60.0
-"""How long the SuperLink may take."""
+"""How long the SuperLink may take, and the next piece of a body."""
+CALLS = 128
+"""Requests at a time; who has not shown a key may fill ``MOST`` bytes with each."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
 NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
 """Headers that are about a connection, of which there are two."""
@@ -53,7 +56,11 @@ def gate(upstream: Upstream, most: int = MOST) -> App:
             return
         body = bytearray()
         while True:
-            event = await receive()
+            try:
+                event = await asyncio.wait_for(receive(), SECONDS)
+            except TimeoutError:
+                await answer(408, [(b"connection", b"close")])
+                return
             if event["type"] != "http.request":
                 return  # whoever asked has left
             body += event.get("body", b"")
@@ -114,7 +121,7 @@ def main() -> None:
         lifespan="off",
         log_level="warning",
         server_header=False,
-        limit_concurrency=256,
+        limit_concurrency=CALLS,
     )
 
 
