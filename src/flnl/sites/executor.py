@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -58,8 +58,6 @@ class Sites(ClientsApart):
     folder: Annotated[PathText | None, FromFiles(None)]
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
-    where: ClassVar[str] = "in this process"
-
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
         """Give each site its samples, open the run at all of them, and tell what leaves them."""
         federation, method, network = evaluator.federation, evaluator.method, self.network
@@ -90,7 +88,7 @@ class Sites(ClientsApart):
         unsent = [name for name in self.allow if name not in sent]
         leaves = leaving(method, counts=self.counts, held_out=held_out)
         return server, [
-            f"sites: {len(link.sites)} {self.where}, each with its own samples alone; the server has none",
+            f"sites: {len(link.sites)} {self._where()}, each with its own samples alone; the server has none",
             f"what they do has the key {link.key}",
             f"leaves each site, at most: its model, numbers of samples and steps, mean loss{'; and' if leaves else ''}",
             *(f"  {line}" for line in leaves),
@@ -129,6 +127,10 @@ class Sites(ClientsApart):
             for client, name in names.items()
         }
         return Loopback(desks)
+
+    def _where(self) -> str:
+        """Where the sites are."""
+        return "in this process"
 
     def _held_out(self, federation: Federation) -> bool:
         """Whether sites hold samples out, on which they score models."""

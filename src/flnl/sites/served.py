@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from flnl.core.errors import UserError
 from flnl.data.datasets.elsewhere import Told
@@ -29,8 +29,6 @@ class Served(Sites):
     min_count: int = field(default=20, init=False)
     folder: str | None = field(default=None, init=False)
 
-    where: ClassVar[str] = "elsewhere"
-
     def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
         """What ``flnl serve`` has connected.
 
@@ -38,6 +36,9 @@ class Served(Sites):
             UserError: if this is another command, or the run is of other sites.
         """
         return self._connected(names.values())[0]
+
+    def _where(self) -> str:
+        return "elsewhere"
 
     def _held_out(self, federation: Federation) -> bool:
         told = self._connected(map(federation.called, federation.with_data))[1]
