@@ -14,7 +14,7 @@ import pytest
 from flnl.config import compose
 from flnl.data.federation import build
 from flnl.record import label_table
-from flnl.storage.disk import FULL
+from flnl.storage.atomic import FULL
 from tests.cli.conftest import Command, Said
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME, TINY
@@ -109,7 +109,7 @@ def test_products_without_space_leave_a_run_to_be_finished_later(
 
 def through(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
     """``write``, as what is written atomically tells of it."""
-    from flnl.storage.disk import writing
+    from flnl.storage.atomic import writing
 
     def writes(path: Path, data: bytes) -> None:
         with writing(path):

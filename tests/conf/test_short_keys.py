@@ -17,10 +17,10 @@ from flnl.config import compose
 from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten, run_key
-from flnl.config.located import located
 from flnl.config.short_keys import connect, declared
 from flnl.config.written import node_at, text_at, texts
 from flnl.core.errors import UserError
+from flnl.core.importing import located
 from flnl.core.method import assemble
 from flnl.core.training import Training
 

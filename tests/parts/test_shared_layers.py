@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock, Gathered
 from flnl.core.payload import Payload
+from flnl.parts.messages import UsedSamples
 from flnl.parts.shared_layers import Layers, MeanOfLayers, SharedLayers, TrainedLayers
-from flnl.parts.used_samples import UsedSamples
 from tests.toys import Logits, federation, fitted, network, task
 
 

@@ -9,7 +9,7 @@ import pytest
 from flnl.core.errors import UserError
 from flnl.core.messages import Kept
 from flnl.engine.model_file import ModelFile
-from flnl.parts.last_model import LastModel
+from flnl.parts.messages import LastModel
 from flnl.sites.traffic import Traffic
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run

@@ -17,7 +17,7 @@ from flnl.core.images import Indices, Labels
 from flnl.data.federation.build import from_config
 from flnl.data.federation.recorded import recorded_data
 from flnl.data.owners import LEFT_OUT, called
-from flnl.storage.disk import writing
+from flnl.storage.atomic import writing
 
 CORRECTED, CLIENTS = "corrected.csv", "clients.csv"
 

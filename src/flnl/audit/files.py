@@ -12,7 +12,7 @@ from typing import Any
 
 from flnl.audit.counting import NOBODY
 from flnl.audit.result import Audit
-from flnl.storage.disk import writing
+from flnl.storage.atomic import writing
 from flnl.storage.spreadsheet import text_cell
 
 SCHEMA = 1

@@ -22,7 +22,6 @@ from flnl.config.compose import build, options, resolved
 from flnl.config.folders import CONF
 from flnl.config.given import takers
 from flnl.config.groups import not_an_option
-from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
 from flnl.config.pinning import pin
 from flnl.config.protocol import SETTINGS
@@ -31,6 +30,7 @@ from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError, shortened
+from flnl.core.importing import imported, located
 from flnl.core.optimizer import SGD
 from flnl.core.ranges import Length
 from flnl.core.run_logger import Logger

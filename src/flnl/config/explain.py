@@ -13,12 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.compose import load, options
 from flnl.config.folders import CONF, added_by, search_path
-from flnl.config.free_keys import may_be_named
+from flnl.config.free_keys import may_be_added, may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.nearest import nearest, of_a_launcher
 from flnl.config.override_text import choices_of
-from flnl.config.stage_training import may_be_added
 from flnl.console.extras import install
 from flnl.console.suggestions import closest
 from flnl.core.errors import UserError

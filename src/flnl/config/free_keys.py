@@ -1,4 +1,4 @@
-"""Sections that take keys which no file has: arguments of a network of one's own, a protocol's words on a method."""
+"""Keys that no file has and that may be added: to a stage's training, a network of one's own, a protocol."""
 
 from __future__ import annotations
 
@@ -12,13 +12,34 @@ from omegaconf import DictConfig
 
 from flnl.config.check import field_types
 from flnl.config.folders import folders
-from flnl.config.located import located
 from flnl.config.protocol import CENTRALIZED
-from flnl.config.written import text_at, texts
+from flnl.config.written import node_at, text_at, texts
+from flnl.core.importing import located
+
+KEY = re.compile(r"(method\.stages\.\w+)\.train\.\w+")
+PLACE = re.compile(r"method\.stages\.\w+\.train")
+
+
+def may_be_added(cfg: DictConfig, key: str) -> bool:
+    """Whether ``key`` is a value of local training in a stage of the configuration, such as ``train.epochs``.
+
+    The stage may or may not set it yet.
+    """
+    match = KEY.fullmatch(key)
+    return match is not None and isinstance(node_at(cfg, match[1]), DictConfig)
+
+
+def may_stand_in(package: str, group: str) -> bool:
+    """Whether a choice of ``group``, such as ``train/optimizer``, may be added to a stage, at ``package``.
+
+    >>> may_stand_in("method.stages.usual.train", "train/optimizer"), may_stand_in("elsewhere", "train/optimizer")
+    (True, False)
+    """
+    return group.startswith("train/") and PLACE.fullmatch(package) is not None
 
 
 def may_be_named(cfg: DictConfig, key: str) -> bool:
-    """Whether ``key`` is in such a section of the configuration; it may be set there yet or not."""
+    """Whether ``key`` is an argument of a network of one's own, or asked of a protocol; it may be set yet or not."""
     names = key.split(".")
     if names[0] == "protocol":
         return _asked(cfg, names[1:])

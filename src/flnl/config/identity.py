@@ -9,9 +9,9 @@ from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from flnl.config.check import field_types
-from flnl.config.located import located
 from flnl.config.registry import named, recorded_name, stored_name
 from flnl.config.schema import METHOD, Root
+from flnl.core.importing import located
 from flnl.core.ranges import Neutral
 
 

@@ -16,10 +16,10 @@ from flnl.config.comments import comments
 from flnl.config.compose import load, resolved
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
-from flnl.config.located import located
 from flnl.config.schema import Root
 from flnl.config.short_keys import declared
 from flnl.config.written import source
+from flnl.core.importing import located
 from flnl.core.training import Training
 
 

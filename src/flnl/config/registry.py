@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 
 from flnl.config.check import faults_of, field_types
 from flnl.config.folders import folders
-from flnl.config.located import located
 from flnl.core.errors import UserError
+from flnl.core.importing import located
 from flnl.core.ranges import FromFiles, NamesCode
 
 T = TypeVar("T")

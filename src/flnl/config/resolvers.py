@@ -7,9 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config import given, protocol
-from flnl.config.located import located
 from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
+from flnl.core.importing import located
 
 
 def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:

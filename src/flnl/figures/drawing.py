@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
 from flnl.record.run import RunRecord
-from flnl.storage.disk import writing
+from flnl.storage.atomic import writing
 
 log = logging.getLogger(__name__)
 

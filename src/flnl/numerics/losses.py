@@ -1,5 +1,6 @@
-"""Per-sample losses, and their weighted mean."""
+"""Per-sample losses, their weighted mean, and the mean prediction of a batch."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,3 +20,17 @@ def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return losses.mean(-1)
     return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)
+
+
+def log_mean_prediction(logits: Tensor, weight: Tensor | None = None) -> Tensor:
+    """``log p̄`` [K], with p̄ the mean of the rows' softmax, from logits [B, K]; finite for any finite logits.
+
+    ``weight`` [B] is each row's weight in the mean; None, or only zeros, for equal weights.
+    """
+    logs = F.log_softmax(logits, dim=1)
+    if weight is None:
+        share = torch.full_like(logs[:, 0], 1 / len(logs))
+    else:
+        weight = torch.where(weight.sum() > 0, weight, 1.0)
+        share = weight / weight.sum()
+    return torch.logsumexp(logs + share.log()[:, None], dim=0)

@@ -15,7 +15,7 @@ from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative
 from flnl.core.stored import stored
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 
 
 @stored("SharedLayers")

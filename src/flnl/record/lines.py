@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flnl.core.errors import UserError
-from flnl.storage.disk import writing
+from flnl.storage.atomic import writing
 from flnl.storage.input_file import parse_json
 
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"

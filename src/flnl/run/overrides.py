@@ -18,13 +18,12 @@ from omegaconf import OmegaConf
 from flnl.config.compose import load, options
 from flnl.config.explain import no_such_key, searched
 from flnl.config.folders import CONF, refuse_shadowed
-from flnl.config.free_keys import may_be_named
+from flnl.config.free_keys import may_be_added, may_be_named, may_stand_in
 from flnl.config.groups import SEVERAL, not_an_option
 from flnl.config.identity import flatten
 from flnl.config.override_text import group_of, without
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
-from flnl.config.stage_training import may_be_added, may_stand_in
 from flnl.core.errors import UserError
 from flnl.record.run import RESULT
 

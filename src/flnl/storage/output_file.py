@@ -12,8 +12,7 @@ from pathlib import Path
 
 from flnl.core.errors import DiskFullError, UserError
 from flnl.core.special import is_special
-from flnl.storage.atomic import write_atomically
-from flnl.storage.disk import writing
+from flnl.storage.atomic import write_atomically, writing
 
 
 def write_output(path: Path, data: bytes) -> None:

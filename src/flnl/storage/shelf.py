@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from flnl.core.errors import UserError
-from flnl.storage.disk import writing
+from flnl.storage.atomic import writing
 
 V = TypeVar("V")
 

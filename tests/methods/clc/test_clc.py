@@ -20,7 +20,7 @@ from flnl.methods.clc.consensus import (
 )
 from flnl.methods.clc.corrector import ByConsensus
 from flnl.methods.clc.exchange import Consensus, HeldOut
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 from tests.toys import Logits, federation, fitted, network, task
 from tests.vectors.vectors import field
 

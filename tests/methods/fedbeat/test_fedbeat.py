@@ -26,8 +26,8 @@ from flnl.methods.fedbeat.transition import (
 )
 from flnl.models.mlp import MLP
 from flnl.parts.batches import Mixup
+from flnl.parts.messages import UsedSamples
 from flnl.parts.shared_layers import Descent, SharedLayers
-from flnl.parts.used_samples import UsedSamples
 from tests.toys import ONE_STEP, Logits, federation, fitted, network, step, task
 from tests.vectors.vectors import NEWER, entries
 

@@ -25,7 +25,7 @@ from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import two_gaussians
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 from tests.toys import Logits, federation, fitted, network, task
 from tests.vectors.vectors import NEWER, entries
 

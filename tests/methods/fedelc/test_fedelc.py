@@ -20,7 +20,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.fedelc.labels import LearnedLabels, label_gradient
 from flnl.methods.fedelc.loss import FedELC, Visit
 from flnl.parts.batches import Plain
-from flnl.parts.client_tags import ClientTag
+from flnl.parts.messages import ClientTag
 from tests.properties.runs import assembled, difference
 from tests.registry import TINY
 from tests.toys import federation, fitted, mlp, network, random_federation, step, task

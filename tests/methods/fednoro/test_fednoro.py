@@ -25,8 +25,8 @@ from flnl.methods.fednoro.exchange import ClassLosses, ClientDetection, MeasureC
 from flnl.methods.fednoro.loss import FedNoRo
 from flnl.numerics.ramp import exponential_ramp
 from flnl.parts.aggregators.mean import Mean
-from flnl.parts.client_tags import ClientTag, ClientTags
 from flnl.parts.losses.logit_adjustment import adjusted, distilled
+from flnl.parts.messages import ClientTag, ClientTags
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, START, Logits, federation, fitted, network, step, task

@@ -19,8 +19,8 @@ from flnl.methods.fedreda.loss import FedReDA, Visit
 from flnl.methods.fedreda.trust import SampleTrust, agreeing, log_prior, trusted_loss, updated, verdicts
 from flnl.models.mlp import MLP
 from flnl.numerics.mixture import two_gaussians
-from flnl.parts.last_model import LastModel
 from flnl.parts.losses.proximal import Proximal
+from flnl.parts.messages import LastModel
 from tests.toys import ONE_STEP, federation, fitted, network, step, task
 from tests.vectors.vectors import NEWER, entries
 

@@ -28,7 +28,7 @@ from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
 from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
-from flnl.parts.last_model import LastModel
+from flnl.parts.messages import LastModel
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
 from tests.toys import ONE_STEP, START, fitted, network, random_federation, task

@@ -34,7 +34,7 @@ from flnl.methods.fedsir.subspaces import (
 )
 from flnl.models.mlp import MLP
 from flnl.numerics.ramp import exponential_ramp
-from flnl.parts.client_tags import ClientTag, ClientTags
+from flnl.parts.messages import ClientTag, ClientTags
 from tests.toys import ONE_STEP, Logits, federation, fitted, network, step, task
 from tests.vectors.vectors import NEWER, entries
 

@@ -22,7 +22,7 @@ from flnl.methods.fedstabilize.loss import FedStabilize
 from flnl.methods.fedstabilize.prototypes import Prototypes, attainable, cosines, frame, slerp, turned
 from flnl.methods.fedstabilize.server import PrototypeHead
 from flnl.models.layers import Classifier
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 from tests.toys import ONE_STEP, Logits, federation, fitted, network, step, task
 from tests.vectors.vectors import MORE, Entry, entries
 

@@ -16,7 +16,7 @@ from flnl.core.step import Mixing, Step
 from flnl.methods.m_dyr.bootstrapping import both, by_cleanness, one_hot, softened, temperature
 from flnl.methods.m_dyr.loss import MDYR, WrongProbability, mixed_up
 from flnl.methods.m_dyr.mixture import BINS, BetaMixture, WrongByLoss
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction
 from flnl.parts.batches import Mixup, Plain
 from tests.toys import ONE_STEP, Logits, federation, fitted, mlp, network, step, task
 from tests.vectors.vectors import field, label_noise

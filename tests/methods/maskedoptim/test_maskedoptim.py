@@ -17,7 +17,7 @@ from flnl.core.step import Step
 from flnl.methods.fedelc.labels import LearnedLabels
 from flnl.methods.fedelc.loss import FedELC, Visit
 from flnl.methods.maskedoptim.aggregator import DrawnBackMedian, drawn_back
-from flnl.parts.client_tags import ClientTag, ClientTags
+from flnl.parts.messages import ClientTag, ClientTags
 from tests.properties.runs import assembled, difference
 from tests.registry import TINY
 from tests.toys import step

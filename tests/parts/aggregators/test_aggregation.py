@@ -21,10 +21,10 @@ from flnl.data.federation.build import Federation
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.loop import NonFiniteError
 from flnl.parts.aggregators.mean import Mean
+from flnl.parts.messages import UsedSamples
 from flnl.parts.samplers.uniform import Uniform
 from flnl.parts.server_optimizers import Momentum
 from flnl.parts.servers import Replace, Scaled
-from flnl.parts.used_samples import UsedSamples
 from tests.toys import (
     ONE_STEP,
     Point,

@@ -1,5 +1,7 @@
 """Features of samples, such as embeddings that a foundation model gave: one ``.npz`` file of vectors and labels."""
 
+import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,9 +14,9 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.arrays import classes_of, labels_of, load, owners_of, texts_of
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import LabelFile, Vote, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, Vote, choose_labels, read_label_file
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
-from flnl.data.datasets.texts import read_texts
+from flnl.storage.csv_lines import CsvLines, opened
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,27 @@ class Features:
             train_sample=self.train_sample,
             test_size=self.test_size,
         )
+
+
+def read_texts(path: Path, count: int) -> Sequence[str]:
+    """The text [count] of each sample: columns ``id``, a position from 0, and ``text``; "" where there is no line.
+
+    Raises:
+        UserError: if the file cannot be read, or names another sample or one twice.
+    """
+    found: dict[int, str] = {}
+    try:
+        with opened(path) as file:
+            lines = CsvLines(file)
+            if missing := [name for name in ("id", "text") if name not in lines.header]:
+                raise UserError(f"dataset.texts: {path} has no column {missing[0]!r}; it should have id and text")
+            for number, row in lines:
+                position = int(row["id"]) if row["id"].strip().isdecimal() else -1
+                if not 0 <= position < count or position in found:
+                    reason = "stands there twice" if position in found else f"is none of 0..{count - 1}"
+                    raise UserError(f"dataset.texts: line {number} of {path}: id {row['id']!r} {reason}")
+                found[position] = row["text"]
+    except (OSError, UnicodeError, csv.Error, ValueError) as error:
+        begins = FROM_ROOT if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"dataset.texts: {path} cannot be read ({error}); it should be a CSV file{begins}") from error
+    return [found.get(i, "") for i in range(count)]

@@ -30,7 +30,6 @@ from flnl.core.special import refuse_special
 from flnl.core.streams import stream
 from flnl.data import checked
 from flnl.data.dataset import Dataset
-from flnl.data.federation.benchmark import held_by_server
 from flnl.data.images import TensorImages
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
@@ -43,6 +42,8 @@ from flnl.storage import csv_lines, spreadsheet, written_names
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+from flnl.core.ranges import Share
 
 log = logging.getLogger(__name__)
 
@@ -458,3 +459,14 @@ def _load(file: Path, n: int) -> Draw | None:
         log.debug("%s: %r", file, error)
     log.warning("%s is damaged; the federation is drawn again", file)
     return None
+
+
+def held_by_server(labels: Labels, share: Share) -> Indices:
+    """Ascending positions of a ``share`` of each class of the test ``labels`` [M], rounded down.
+
+    They are the same for all runs on a data set, independent of the seed, so that runs of all methods are scored on the
+    same remaining samples. FedES (Sec. 5.1) uses a fifth.
+    """
+    some = [stream(0, "benchmark", c).permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+    chosen = [index[: whole(share * len(index))] for index in some]
+    return np.sort(np.concatenate([*chosen, np.zeros(0, np.int64)])).astype(np.int64)

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from flnl.config import compose, registry
-from flnl.config.located import located
 from flnl.console.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
+from flnl.core.importing import located
 from flnl.core.method import Method
 from flnl.core.stage import Stage
 from flnl.core.training import Training

@@ -16,7 +16,7 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Share
 from flnl.core.stored import stored
 from flnl.methods.clc.consensus import ClassConfidence, ClassThresholds, confidence, consensus, doubt
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 
 
 @stored("HeldOut")

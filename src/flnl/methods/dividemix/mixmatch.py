@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction
 
 
 def sharpened(probabilities: Tensor, temperature: float) -> Tensor:

@@ -18,8 +18,8 @@ from flnl.core.step import FEATURES
 from flnl.core.stored import stored
 from flnl.methods.fedbeat.ensemble import DistilledSet, ModelMoments
 from flnl.methods.fedbeat.transition import Transitions, log_transitions
+from flnl.parts.messages import UsedSamples
 from flnl.parts.shared_layers import SharedLayers
-from flnl.parts.used_samples import UsedSamples
 
 
 @stored("TransitionNetwork")

@@ -12,7 +12,7 @@ from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.methods.fedclean.learner import Learner
 from flnl.methods.fedclean.sets import TrainingSets
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 
 
 @dataclass(frozen=True)

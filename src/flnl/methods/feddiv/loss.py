@@ -9,7 +9,7 @@ from torch import Tensor
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction
 
 
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:

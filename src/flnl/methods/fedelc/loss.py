@@ -17,9 +17,9 @@ from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.core.step import Step
 from flnl.methods.fedelc.labels import LearnedLabels, label_gradient
 from flnl.numerics.small_loss import smallest
-from flnl.parts.client_tags import ClientTag
 from flnl.parts.losses.logit_adjustment import adjusted, log_prior
 from flnl.parts.losses.targets import cross_entropy, expected, mixed_pair, of_labels
+from flnl.parts.messages import ClientTag
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from flnl.core.messages import ClientResult, ClientState, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.numerics.averaging import divided, summed
-from flnl.parts.client_tags import ClientTags
+from flnl.parts.messages import ClientTags
 
 Distance = Literal["sum_of_norms", "flat_l2"]
 

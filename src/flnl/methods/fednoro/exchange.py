@@ -19,7 +19,7 @@ from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fednoro.detection import noisy_clients, scaled
 from flnl.numerics.losses import sample_losses
-from flnl.parts.client_tags import ClientTag, ClientTags
+from flnl.parts.messages import ClientTag, ClientTags
 
 
 @stored("ClassLosses")

@@ -11,7 +11,7 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, StageNumber
 from flnl.core.stored import stored
 from flnl.numerics.averaging import divided, weighted_sum
-from flnl.parts.last_model import LastModel
+from flnl.parts.messages import LastModel
 
 
 @stored("OthersMeanModel")

@@ -22,7 +22,7 @@ from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
 from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
-from flnl.parts.last_model import LastModel
+from flnl.parts.messages import LastModel
 
 
 @stored("Reliability")

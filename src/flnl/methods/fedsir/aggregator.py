@@ -8,7 +8,7 @@ from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
 from flnl.numerics.averaging import WeightedSum, divided, summed
-from flnl.parts.client_tags import ClientTags
+from flnl.parts.messages import ClientTags
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from flnl.methods.fedsir.subspaces import (
 )
 from flnl.models.outputs import why_no_features
 from flnl.numerics.averaging import divided, summed
-from flnl.parts.client_tags import ClientTag, ClientTags
+from flnl.parts.messages import ClientTag, ClientTags
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import Step
 from flnl.methods.fedsir.exchange import RelabelledSamples
 from flnl.numerics.ramp import exponential_ramp
-from flnl.parts.client_tags import ClientTag
 from flnl.parts.losses.logit_adjustment import adjusted, distilled
 from flnl.parts.losses.targets import expected
+from flnl.parts.messages import ClientTag
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from flnl.methods.fedstabilize.prototypes import Prototypes, attainable, cosines
 from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import two_gaussians
 from flnl.numerics.scaling import min_max
-from flnl.parts.client_tags import ClientTag, ClientTags
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import ClientTag, ClientTags, UsedSamples
 
 log = logging.getLogger(__name__)
 FEWEST = 4

@@ -14,7 +14,7 @@ from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.ranges import NonNegative
 from flnl.core.step import FEATURES, Step
 from flnl.methods.fedstabilize.prototypes import Prototypes, slerp, why_no_prototypes
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
 from flnl.core.step import Step
 from flnl.methods.joint_opt.labels import Incomplete, SoftLabels
-from flnl.numerics.losses import weighted_mean
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction, weighted_mean
 from flnl.parts.losses.targets import expected, mixed_pair
 
 Prior = Literal["uniform", "labels"]

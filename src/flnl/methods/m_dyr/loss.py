@@ -19,8 +19,7 @@ from flnl.core.step import LOGITS, Mixing, Step
 from flnl.core.stored import stored
 from flnl.methods.m_dyr.bootstrapping import both, by_cleanness, one_hot, softened, temperature
 from flnl.methods.m_dyr.mixture import WrongByLoss
-from flnl.numerics.losses import sample_losses
-from flnl.numerics.mean_prediction import log_mean_prediction
+from flnl.numerics.losses import log_mean_prediction, sample_losses
 from flnl.parts.losses.targets import of_labels
 
 

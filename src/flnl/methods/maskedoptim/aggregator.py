@@ -9,7 +9,7 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Share
 from flnl.parts.aggregators.geometric_median import GeometricMedian
 from flnl.parts.aggregators.models import Models
-from flnl.parts.client_tags import ClientTags
+from flnl.parts.messages import ClientTags
 
 
 def drawn_back(received: Params, trained: Params, share: float) -> Params:

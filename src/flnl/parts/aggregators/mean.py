@@ -8,7 +8,7 @@ from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
 from flnl.numerics.averaging import WeightedSum, divided, summed
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 
 
 @dataclass(frozen=True)
