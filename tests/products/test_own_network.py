@@ -48,7 +48,7 @@ def test_a_training_step_gives_the_loss_and_the_run_says_what_it_does(
 ) -> None:
     own = run([*WORDS, *OWN_LOSS], tmp_path / "own", "executor=stacked")
     printed = capsys.readouterr().err
-    assert "clients run one by one: the loss is the network's own, which it computes for one client's batch" in printed
+    assert "clients run one by one: TrainingStep asks the network for its loss, of one client's batch" in printed
     assert "is not used" not in printed
     proximal = ("method=fedprox", "method/local=[training_step,fedprox]", "method.mu=0.0")
     with_term = run([*WORDS, *OWN_LOSS[2:], *proximal], tmp_path / "fedprox")

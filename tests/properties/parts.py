@@ -145,7 +145,7 @@ class EasyThenHard(BatchRule):
     """
 
     views: ClassVar[int] = 2
-    several_phases: ClassVar[bool] = True
+    alone: ClassVar[str | None] = "has several phases in an epoch"
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
         for name in ("easy", "hard"):

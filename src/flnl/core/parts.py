@@ -55,6 +55,13 @@ class Part:
     """Types of message that this part needs."""
     networks: ClassVar[int | None] = None
     """Number of networks a client must train for this part to work; None for any number."""
+    alone: ClassVar[str | None] = None
+    """Why clients that train with this part, a batch rule or a loss term, cannot be stacked, after its name, as in
+    ``has several phases in an epoch``; None if they can. Of a part that does not say so, ``executor=auto`` may choose
+    stacks, whose clients then run one by one."""
+    restarts: ClassVar[bool] = False
+    """Whether what is kept of this part, a loss term or a server update, describes the path of the global model; it is
+    dropped where a stage restarts from the initial model."""
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         """Overrides that add the parts this one is designed to work with, as far as ``stage`` does not have them."""
@@ -115,12 +122,6 @@ class LossTerm(Part, ABC):
     rowwise: ClassVar[bool] = False
     """Whether the term returns per-sample losses, each of which depends only on its row's outputs, targets and labels;
     then one call can handle the rows of many clients."""
-    by_network: ClassVar[bool] = False
-    """Whether the network itself computes the loss, of one client's batch (``ForwardPasses.training_loss``)."""
-    restarts: ClassVar[bool] = False
-    """Whether what clients keep of it describes the path of the global model; then they drop it where a stage restarts
-    from the initial model."""
-
     copies: ClassVar[float] = 0
     """How many copies of the model a client's state holds, such as 1 for an average of its models: a stack is as large
     as its memory allows."""
@@ -167,11 +168,6 @@ class BatchRule(Part):
 
     views: ClassVar[int] = 1
     """Number of views of each image that a step has, each augmented by random draws of its own."""
-    several_phases: ClassVar[bool] = False
-    """Whether an epoch has several phases, or a second pool of samples; such clients are not stacked.
-
-    Of a rule that does not say so, ``executor=auto`` may choose stacks, whose clients then run one by one.
-    """
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterable[Phase]:
         """The phases of this epoch, of ``epochs`` in the visit; by default one, of all samples as they are.
@@ -407,10 +403,6 @@ class Aggregator(Part, ABC, Generic[V]):
 
 class ServerUpdate(Part, ABC):
     """Computes the next global model from the current one and the combined one."""
-
-    restarts: ClassVar[bool] = False
-    """Whether its state describes the path of the global model; then it begins anew where a stage restarts from the
-    initial model."""
 
     def init(self, params: Params) -> Any:
         """State before the first round."""

@@ -41,6 +41,7 @@ from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.recording import MOST_VALUES, Recorder, affordable_stride
 from flnl.models.lightning_module import has_training_step, not_called
 from flnl.models.outputs import networks
+from flnl.parts.losses.training_step import TrainingStep
 from flnl.record.run import RunRecord
 from flnl.run import checkpoint, progress
 from flnl.run.apart import ClientsApart
@@ -272,7 +273,7 @@ def _tell_of_conditions(cfg: DictConfig, about: RunRecord, evaluator: Evaluator)
 def _unused(module: nn.Module, method: Method) -> Iterator[str]:
     """What a network of the user's own defines and the run does not use, a line each."""
     name = type(module).__name__
-    calls = any(term.by_network for stage in method.stages for term in stage.local.values())
+    calls = any(isinstance(term, TrainingStep) for stage in method.stages for term in stage.local.values())
     if has_training_step(module) and not calls:
         losses = " + ".join(dict.fromkeys(term for stage in method.stages for term in stage.local))
         yield (

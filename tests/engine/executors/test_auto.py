@@ -327,7 +327,7 @@ def test_a_run_says_at_its_start_that_a_stage_does_not_stack(
     words = [*BY_NAME["dividemix"].words, "executor=stacked"]
     with assembled(words, tmp_path / "run"):
         said = " ".join(capsys.readouterr().err.split())
-    assert "clients run one by one: an epoch of CoDivide has several phases, or a second pool of samples" in said
+    assert "clients run one by one: CoDivide has several phases in an epoch" in said
     with assembled(WORDS, tmp_path / "other", "executor=stacked"):
         assert "one by one" not in capsys.readouterr().err
 

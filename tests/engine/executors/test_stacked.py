@@ -482,7 +482,7 @@ def test_clients_with_several_phases_run_one_by_one(caplog: pytest.LogCaptureFix
     """Whether the rule announces them or not."""
 
     class Unannounced(EasyThenHard):
-        several_phases = False
+        alone = None
 
     net = network(mlp(4, 3))
     for rule in (EasyThenHard(), Unannounced()):
@@ -490,7 +490,7 @@ def test_clients_with_several_phases_run_one_by_one(caplog: pytest.LogCaptureFix
         given = tasks(net, (9, 8, 5))
         one = results(Sequential(net), work, given)
         assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
-    assert "an epoch of EasyThenHard has several phases" in caplog.text
+    assert "EasyThenHard has several phases in an epoch" in caplog.text
     assert "Unannounced plans several phases, or a second pool of samples" in caplog.text
 
 

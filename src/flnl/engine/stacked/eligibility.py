@@ -12,12 +12,11 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
 
     The first call compares the network with its stacked form.
     """
-    if job.batch.several_phases:
-        return f"an epoch of {type(job.batch).__name__} has several phases, or a second pool of samples"
+    for part in (job.batch, *job.terms.values()):
+        if part.alone is not None:
+            return f"{type(part).__name__} {part.alone}"
     if job.training.visit_cosine:
         return "the rate falls within each visit (train.visit_cosine), at each client's own steps"
-    if any(term.by_network for term in job.terms.values()):
-        return "the loss is the network's own, which it computes for one client's batch"
     try:
         stacked(network)
     except NotStackable as refusal:

@@ -27,7 +27,7 @@ class CoDivide(BatchRule):
     networks: ClassVar[int | None] = 2
     reads: ClassVar[tuple[type, ...]] = (Judgement,)
     views: ClassVar[int] = 2
-    several_phases: ClassVar[bool] = True
+    alone: ClassVar[str | None] = "has several phases in an epoch, and a second pool of samples"
     fitting: Fitting
     threshold: Share
     refit: Literal["auto", "visit", "epoch"]  # auto: in every epoch of visits of more than 5 epochs

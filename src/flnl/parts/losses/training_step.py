@@ -24,7 +24,7 @@ class TrainingStep(LossTerm):
 
     fits_labels: ClassVar[bool] = True
     networks: ClassVar[int | None] = 1
-    by_network: ClassVar[bool] = True
+    alone: ClassVar[str | None] = "asks the network for its loss, of one client's batch"
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why the network's loss cannot be used: it has none, or batches are mixed."""
