@@ -389,8 +389,8 @@ class Aggregator(Part, ABC, Generic[V]):
 
     @property
     def by_samples(self) -> bool:
-        """Whether clients with more samples count more."""
-        return False
+        """Whether clients with more samples count more; by default, if ``weights`` is ``samples``."""
+        return getattr(self, "weights", None) == "samples"
 
     @abstractmethod
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> V:

@@ -34,10 +34,6 @@ class Extrapolated(Aggregator[Moved]):
     epsilon: NonNegative
     epsilon_by: Literal["round", "client"]
 
-    @property
-    def by_samples(self) -> bool:
-        return self.weights == "samples"
-
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Moved:
         weights = [float(r.num_samples) if self.by_samples else 1.0 for r in results]
         models = models_of(results)

@@ -1,18 +1,17 @@
 """NA-FedAvg's mean of models, in which noisy clients count less."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
-from flnl.core.payload import Params, Payload
+from flnl.core.messages import ClientResult
+from flnl.core.payload import Payload
 from flnl.methods.fedln.exchange import NoiseAwareWeights
-from flnl.numerics.averaging import WeightedSum, divided, summed
+from flnl.parts.aggregators.mean import WeightedMean
 
 
 @dataclass(frozen=True)
-class NoiseAwareMean(Aggregator[WeightedSum]):
+class NoiseAwareMean(WeightedMean):
     """``Σ_k w_k θ_k / Σ_k w_k`` with the weights found from energies, n_k for a client that has not been judged."""
 
     reads: ClassVar[tuple[type, ...]] = (NoiseAwareWeights,)
@@ -21,11 +20,6 @@ class NoiseAwareMean(Aggregator[WeightedSum]):
     def by_samples(self) -> bool:
         return True
 
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
+    def weights_of(self, results: Sequence[ClientResult], known: Payload) -> list[float]:
         found = known.one(NoiseAwareWeights).value
-        own = [float(r.num_samples if found[r.client].isnan() else found[r.client]) for r in results]
-        return summed(params, results, own)
-
-    def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
-        """The mean; ``params`` itself if nobody in the cohort has a weight."""
-        return Combined(divided(params, values))
+        return [float(r.num_samples if found[r.client].isnan() else found[r.client]) for r in results]

@@ -1,26 +1,18 @@
 """FedReDA's mean: clients count by the share of their samples that they trust."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
-from flnl.core.payload import Params, Payload
+from flnl.core.messages import ClientResult
+from flnl.core.payload import Payload
 from flnl.methods.fedreda.exchange import TrustedShare
-from flnl.numerics.averaging import WeightedSum, divided, summed
+from flnl.parts.aggregators.mean import WeightedMean
 
 
 @dataclass(frozen=True)
-class TrustedMean(Aggregator[WeightedSum]):
-    """``Σ s_k θ_k / Σ s_k`` with the shares s_k; 1 for a client that sends none. Numbers of samples do not count.
+class TrustedMean(WeightedMean):
+    """``Σ s_k θ_k / Σ s_k`` with the shares s_k; 1 for a client that sends none. Numbers of samples do not count."""
 
-    Running statistics are averaged like parameters; integer buffers take the maximum.
-    """
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
+    def weights_of(self, results: Sequence[ClientResult], known: Payload) -> list[float]:
         sent = [r.reports.get(TrustedShare) for r in results]
-        return summed(params, results, [1.0 if share is None else share.value for share in sent])
-
-    def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
-        """The mean; ``params`` itself if all shares are 0."""
-        return Combined(divided(params, values))
+        return [1.0 if share is None else share.value for share in sent]

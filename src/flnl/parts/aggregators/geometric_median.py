@@ -39,10 +39,6 @@ class GeometricMedian(OfModels):
     over: Literal["model", "tensor"]
     largest: Positive | None
 
-    @property
-    def by_samples(self) -> bool:
-        return self.weights == "samples"
-
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The geometric median; ``params`` itself if there are no contributions."""
         blocks = [v for v in values if v.clients]

@@ -34,10 +34,6 @@ class Krum(OfModels):
     chosen: PositiveCount | None
     weights: Literal["uniform", "samples"]
 
-    @property
-    def by_samples(self) -> bool:
-        return self.weights == "samples"
-
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The mean of the chosen models; ``params`` itself if there are no contributions."""
         blocks = [v for v in values if v.clients]

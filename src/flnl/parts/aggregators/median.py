@@ -23,10 +23,6 @@ class Median(OfModels):
 
     weights: Literal["uniform", "samples"]
 
-    @property
-    def by_samples(self) -> bool:
-        return self.weights == "samples"
-
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The median; ``params`` itself if there are no contributions."""
         blocks = list(values)
