@@ -179,8 +179,20 @@ def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[Desk, Parts
     given = site[0].data.dataset.given
     assert given is not None
     other = SiteData(site[0].data.name, replace(site[0].data.dataset, given=np.roll(given, 1)))
-    assert "have changed since the run began" in said(Desk(other, site[0].folder), site[1])["why"]
+    assert "have changed since round 1" in said(Desk(other, site[0].folder), site[1])["why"]
     assert said(Desk(site[0].data, site[0].folder), site[1])["kind"] == "opened"
+
+
+def test_a_run_is_not_opened_again_as_another(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+    """Also not by a desk that was started anew; as itself it is."""
+    desk = Desk(site[0].data, tmp_path)
+    assert said(desk, site[1])["kind"] == "opened"
+    longer = other_config(site[1], lambda config: config["train"].update(epochs=7))
+    for one in (desk, Desk(site[0].data, tmp_path)):
+        assert said(one, longer)["why"] == "the run of this name was opened with another key"
+        grown = changed(site[1], clients=9, holders=9)
+        assert said(one, grown)["why"] == "the run of this name was opened with another clients and holders"
+        assert said(one, site[1])["kind"] == "opened"
 
 
 # --------------------------------------------------------------------------------------------------------------- tasks
@@ -208,7 +220,7 @@ def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[Desk, Parts
 )
 def test_a_task_that_is_none_is_not_done(site: tuple[Desk, Parts, Parts], values: dict[str, Any], told: str) -> None:
     answer = said(site[0], changed(site[2], **values))
-    assert answer["kind"] == "refused"
+    assert answer["kind"] == ("lost" if "kept" in values else "refused")
     assert told in answer["why"]
 
 
@@ -247,6 +259,8 @@ def test_few_models_are_scored_and_taken_in_a_round(message: str, site: tuple[De
         return said(desk, [header, wire.written({name: tensor + number for name, tensor in model.items()})])
 
     assert "refused" not in [asked(number, 1)["kind"] for number in (0, 1, 2, 0)]
+    assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
+    desk.handle(site[1])  # to open the run again does not help
     assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
     assert asked(3, 2)["kind"] != "refused"
     assert [asked(4, round)["why"] for round in (-5, 3)] == ["the method has no such round"] * 2

@@ -206,6 +206,7 @@ class ClientResult:
     steps: int
     finite: bool  # False if any parameter is NaN or infinite; such clients are left out
     observation: Observation | None = None  # None unless the run observes clients' models
+    missing: str = ""  # why no model has come, as in "did not answer"; then ``finite`` is False
 
 
 @dataclass(frozen=True)

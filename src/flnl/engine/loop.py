@@ -279,12 +279,12 @@ class _Round:
         Raises:
             NonFiniteError: if a client diverged under ``on_nonfinite=stop``.
         """
-        diverged = [r.client for r in results if not r.finite]
-        if diverged and self.run.settings.on_nonfinite == "stop":
-            raise NonFiniteError(
-                f"round {state.round + 1}: client {', '.join(map(str, diverged))} returned non-finite parameters "
-                "(on_nonfinite=stop)"
-            )
+        missing = [f"client {r.client} {r.missing}" for r in results if r.missing]
+        diverged = [r.client for r in results if not r.finite and not r.missing]
+        if (diverged or missing) and self.run.settings.on_nonfinite == "stop":
+            returned = f"client {', '.join(map(str, diverged))} returned non-finite parameters"
+            what = "; ".join([*([returned] if diverged else []), *missing])
+            raise NonFiniteError(f"round {state.round + 1}: {what} (on_nonfinite=stop)")
         if diverged and not state.counters.left_out:
             log.warning(
                 "round %d: client %d returned non-finite parameters and is left out. Further cases are counted but not "
@@ -344,7 +344,7 @@ class _Round:
         return state.counted(
             participations=len(results),
             bytes_down=_bytes_sent(tasks),
-            bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
+            bytes_up=sum(model + size_in_bytes(r.reports) for r in results if not r.missing),
             left_out=sum(not r.finite for r in results),
             optimizer_steps=sum(r.steps for r in results),
         )

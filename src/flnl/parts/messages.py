@@ -1,10 +1,12 @@
 """Messages of several methods: which clients the server considers noisy, a last model, how many samples were used."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from flnl.core.payload import Params
+from flnl.core.reported import OfSamples
 from flnl.core.stored import stored
 
 
@@ -36,4 +38,4 @@ class LastModel:
 class UsedSamples:
     """Sent to the server: the number of samples that the client has trained on."""
 
-    count: int
+    count: Annotated[int, OfSamples()]

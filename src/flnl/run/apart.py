@@ -7,8 +7,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from flnl.core.errors import UserError
 from flnl.core.execution import Executor
 from flnl.evaluation.evaluator import Evaluator
+
+
+class AwayError(UserError):
+    """Clients that keep their samples to themselves do not answer; the run can go on when they do."""
 
 
 class ClientsApart(Executor):

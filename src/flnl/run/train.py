@@ -23,6 +23,7 @@ from flnl.console.terminal import print_line
 from flnl.core.errors import in_users_code
 from flnl.record.run import RESULT, RunRecord
 from flnl.run import opening, progress
+from flnl.run.apart import AwayError
 from flnl.run.interrupt import Interruption
 from flnl.run.overrides import replaced
 from flnl.run.reuse import check_data
@@ -106,6 +107,8 @@ def train(
                     run.demand_training()
                 record = run.close(status)
             except Exception as error:
+                if isinstance(error, AwayError):
+                    run.keep(now=True)
                 run.fail(error, traceback.format_exc())
                 error.add_note(_where(error, run))
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,10 +58,13 @@ from flnl.sites.shared import Built, built, key_of
 from flnl.sites.shelf import Entry, Shelf
 from flnl.sites.wire import WireError
 from flnl.storage import secret_file
+from flnl.storage.atomic import write_atomically
 
 log = logging.getLogger(__name__)
 
 SECRET, LEDGER, RUNS = "secret.key", "ledger.jsonl", "runs"
+OPENING, SCORED_MODELS = "opened", "scored.json"
+"""In a run's folder: the message that has opened it, and digests of models that were scored, by message and round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +118,6 @@ class _Run:
     holders: int  # of the clients, how many hold samples
     shelf: Shelf
     folder: Path
-    scored: dict[tuple[str, int], set[bytes]] = field(default_factory=dict)  # digests of models, by message and round
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -152,18 +155,17 @@ class Desk:
         try:
             return self._answer(parts)
         except (RefusedError, WireError) as error:
-            return [messages.written(REFUSED, kind="refused", why=str(error))]
+            return [messages.written(REFUSED, kind=getattr(error, "kind", "refused"), why=str(error))]
         except Exception as error:  # its text may have values of samples or paths, also that of a user's error
             log.warning("%s: a task failed", self.data.name, exc_info=True)
             return [messages.written(REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
         kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH}
-        of_runs = {one for run in self._runs.values() for one in _expected(run.built)}
-        header = messages.read_header(parts, kinds, of_runs)
+        run = self._run(messages.run_of(parts))
+        header = messages.read_header(parts, kinds, set() if run is None else _expected(run.built))
         if header["kind"] == "open":
-            return [self._open(header)]
-        run = self._runs.get(header["run"])
+            return [self._open(header, parts[0])]
         if run is None:
             raise RefusedError("the server has not opened this run here")
         if len(parts) != 2:
@@ -179,7 +181,15 @@ class Desk:
 
     # ---------------------------------------------------------------------------------------------------------- a run
 
-    def _open(self, header: Mapping[str, Any]) -> bytes:
+    def _run(self, name: str) -> _Run | None:
+        """A run of this name; one that was opened before this process began is opened again, as it was."""
+        known = self.folder / RUNS / name / OPENING
+        if name not in self._runs and _is_name(name) and known.is_file():
+            opening = known.read_bytes()
+            self._open(messages.read_header([opening], {"open": OPEN}), opening)
+        return self._runs.get(name)
+
+    def _open(self, header: Mapping[str, Any], opening: bytes) -> bytes:
         for name, ours in (("wire", wire.VERSION), ("flnl", __version__)):
             if header[name] != ours:
                 raise RefusedError(f"the server has {name} {header[name]!s:.20}, and the site {ours}")
@@ -189,7 +199,7 @@ class Desk:
         if header["classes"] != classes:
             raise RefusedError("the server has other classes than the site, or in another order")
         holders = header["holders"]
-        if not run.isalnum() or len(run) > 100 or not 0 <= header["client"] < clients <= 10**6:
+        if not _is_name(run) or not 0 <= header["client"] < clients <= 10**6:
             raise RefusedError("a run of this name, or a client of this number, there is not")
         if key_of(header["config"], classes) != header["key"]:
             raise RefusedError("the key is not that of the configuration")
@@ -201,15 +211,20 @@ class Desk:
             raise RefusedError(str(error)) from None
         self.policy.admit(made.method, header["key"], len(self.data.dataset.train))
         folder = self.folder / RUNS / run
-        token, known = self.data.token(self._secret), folder / "token"
-        if known.exists() and known.read_text() != token:
-            raise RefusedError("the site's samples or labels have changed since the run began")
+        token, known, before = self.data.token(self._secret), folder / "token", folder / OPENING
+        if before.exists():
+            opened = messages.read_header([before.read_bytes()], {"open": OPEN})
+            if other := [name for name in ("key", "client", "clients", "holders") if opened[name] != header[name]]:
+                raise RefusedError(f"the run of this name was opened with another {' and '.join(other)}")
         shelf = Shelf(folder, self._secret)
+        if known.exists() and known.read_text() != token:
+            when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"
+            raise RefusedError(f"the site's samples or labels have changed since {when}")
         known.write_text(token)
+        write_atomically(before, opening)
         self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
-        versions = {"torch": str(torch.__version__), "numpy": np.__version__}
         return messages.written(
-            OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=versions
+            OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=messages.versions()
         )
 
     # --------------------------------------------------------------------------------------------------------- a task
@@ -309,11 +324,16 @@ class Desk:
             return
         if not 0 <= header["round"] <= sum(run.lengths):
             raise RefusedError("the method has no such round")
-        seen = run.scored.setdefault((header["kind"], header["round"]), set())
-        digest = hashlib.sha256(model).digest()
-        if digest not in seen and len(seen) >= TRIES:
+        file = run.folder / SCORED_MODELS
+        scored = json.loads(file.read_text()) if file.exists() else {}
+        seen = scored.setdefault(f"{header['kind']} {header['round']}", [])
+        digest = hashlib.sha256(model).hexdigest()
+        if digest in seen:
+            return
+        if len(seen) >= TRIES:
             raise RefusedError(f"the server has sent {TRIES} models with round {header['round']} before")
-        seen.add(digest)
+        seen.append(digest)
+        write_atomically(file, json.dumps(scored).encode())
 
     def _evaluated(self, run: _Run, params: Params) -> bytes:
         """How a model does on the held-out samples, if there are enough."""
@@ -366,6 +386,11 @@ def _expected(made: Built) -> set[type]:
     asked = {kind for stage in method.stages for kind in stage.sampler.asks}
     told = {type(e.init(1, made.initial)) for e in method.exchange.values() if e.overrides("own")}
     return {kind for kind in sent | asked | told if _is_stored(kind)}
+
+
+def _is_name(run: str) -> bool:
+    """Whether this may be a run's name, and so that of its folder."""
+    return run.isascii() and run.isalnum() and len(run) <= 100
 
 
 def _is_stored(kind: type) -> bool:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from flnl.core.errors import UserError
 from flnl.core.execution import Block, ClientJob
 from flnl.core.messages import ClientTask, Samples
 from flnl.core.method import Method
-from flnl.core.ranges import Count, FromFiles, PathText, PositiveCount
+from flnl.core.ranges import Count, FromFiles, NonNegative, PathText, Positive, PositiveCount
 from flnl.core.stored import name_of
 from flnl.core.tally import Tally
 from flnl.data.dataset import Dataset
@@ -31,7 +31,7 @@ from flnl.run.apart import ClientsApart
 from flnl.sites.carrier import Carrier, Loopback
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
-from flnl.sites.link import Link
+from flnl.sites.link import Link, Waiting
 from flnl.sites.policy import Policy, revealed
 from flnl.sites.shared import Built, built, shared
 from flnl.sites.traffic import leaving
@@ -56,6 +56,11 @@ class Sites(ClientsApart):
     counts: bool
     min_count: Count
     folder: Annotated[PathText | None, FromFiles(None)]
+    ttl: Positive
+    patience: NonNegative
+    absent: Literal["stop", "drop"]
+    least: PositiveCount
+    forget: list[str | int]
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
@@ -112,6 +117,8 @@ class Sites(ClientsApart):
             shared(compose.resolved(cfg), federation.dataset),
             federation.dataset.classes,
             folder,
+            waiting=Waiting(self.ttl, self.patience, self.absent == "drop", self.least),
+            forget=tuple(map(str, self.forget)),
         )
         link.open()
         return link
@@ -160,9 +167,11 @@ class Sites(ClientsApart):
             link.close()
 
     def settings(self) -> dict[str, Any]:
-        """The sites' policy."""
+        """The sites' policy, how long they are waited for, and which of them were begun with anew."""
         names = ("allow", "max_epsilon", "least_samples", "approve", "counts", "min_count", "folder")
-        return {name: getattr(self, name) for name in names}
+        waiting = ("ttl", "patience", "absent", "least")
+        forgotten = {"forget": [str(name) for name in self.forget]} if self.forget else {}
+        return {name: getattr(self, name) for name in (*names, *waiting)} | forgotten
 
 
 def _name_of(run: Path) -> str:

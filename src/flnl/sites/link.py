@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +24,14 @@ from flnl.core.tally import Tally
 from flnl.engine.jobs import Correct, Open
 from flnl.engine.local.sgd import LocalTraining
 from flnl.run import checkpoint
-from flnl.sites import messages, wire
+from flnl.run.apart import AwayError
+from flnl.sites import messages, values, wire
 from flnl.sites.carrier import Carrier
 from flnl.sites.evaluator import Counted
 from flnl.sites.messages import DONE, EVALUATE, FINISH, FINISHED, ONE, OPEN, OPENED, REFUSED, SCORED, TASK, Parts
 from flnl.sites.shared import key_of
 from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, SCORED_MODEL, Traffic
+from flnl.sites.values import Sender
 from flnl.sites.wire import WireError
 
 log = logging.getLogger(__name__)
@@ -39,11 +41,26 @@ V = TypeVar("V")
 
 WAITS = 0.2
 """Seconds between two questions whether answers have come."""
-TTL = 3600.0
-"""Seconds after which a message need not be delivered any more."""
+LOOKS = 10.0
+"""Seconds between two questions which sites can be reached."""
+SAYS = 60.0
+"""Seconds between two lines about sites that are waited for."""
+HOUR = 3600.0
+SHOWN = 5
+"""Sites that are named where many do not answer."""
 LONGEST_HANDLE = 64
 MOST_PASSES = 2**48
 """A larger number of samples that have passed a network is none."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a server does about sites that do not answer."""
+
+    ttl: float = 3600.0  # seconds after which a job is sent again
+    patience: float = 24.0  # hours without any answer after which the run stops, or goes on without
+    drop: bool = False  # go on without their models in this round
+    least: int = 1  # of a round's sites, how many must have answered for that
 
 
 @dataclass
@@ -61,6 +78,8 @@ class Link:
         folder: the run's folder.
         told: what sites have told of their labels, by client.
         tally: samples that have passed networks at sites, since somebody has taken it.
+        waiting: what to do about sites that do not answer.
+        forget: names of sites that have lost what they kept, and begin without it.
     """
 
     carrier: Carrier
@@ -73,9 +92,16 @@ class Link:
     folder: Path
     told: dict[int, Counted] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    waiting: Waiting = field(default_factory=Waiting)
+    forget: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.traffic = Traffic.read(self.folder / NAME)
+        if unknown := sorted({*self.forget} - {*self.sites.values()}):
+            raise UserError(f"executor.forget={unknown[0]}: there are the sites {', '.join(self.sites.values())}")
+        self._lost: dict[int, str | None] = {c: None for c, name in self.sites.items() if name in self.forget}
+        self._agreed: dict[tuple[str, ...], Any] = {}  # lengths in reports
+        self._held_out: dict[int, int] = {}  # number of samples by client, once told
 
     @property
     def key(self) -> str:
@@ -96,10 +122,19 @@ class Link:
             whom = {"client": client, "clients": max(self.sites) + 1, "holders": len(self.sites)}
             return [messages.written(OPEN, kind="open", **about, **whom, classes=self.classes)]
 
-        for client, parts in self._exchanged({client: opening(client) for client in self.sites}):
-            opened = self._told(client, parts, {"opened": OPENED})
+        here = messages.versions()
+        for client, parts in self._answers({client: opening(client) for client in self.sites}):
+            opened, site = self._told(client, parts, {"opened": OPENED}), self.sites[client]
             if opened["size"] != self.sizes[client]:
-                raise UserError(f"site {self.sites[client]} has {opened['size']} samples, not {self.sizes[client]}")
+                raise UserError(f"site {site} has {opened['size']} samples, not {self.sizes[client]}")
+            there = {name: shortened(one_line(version)) for name, version in opened["versions"].items()}
+            other = [
+                f"{name} {there.get(name, 'none')}, not {ours}"
+                for name, ours in here.items()
+                if there.get(name) != ours
+            ]
+            if other:
+                log.warning("site %s has %s: the last bits of numbers may differ", site, "; ".join(other))
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
@@ -108,8 +143,10 @@ class Link:
         done: dict[int, Any] = {}
         by_client = {task.client: task for task in tasks}
         waiting = [task.client for task in tasks]
-        for client, parts in self._exchanged(self._asked(job, tasks)):
-            done[client] = self._result(job, by_client[client], parts)
+        drop = self.waiting.drop and isinstance(job, LocalTraining)
+        for client, parts in self._exchanged(self._asked(job, tasks), drop=drop):
+            task = by_client[client]
+            done[client] = self._missing(task, "did not answer") if parts is None else self._result(job, task, parts)
             while waiting and all(one in done for one in waiting[:BLOCK]):
                 block, waiting = waiting[:BLOCK], waiting[BLOCK:]
                 yield reduce([done.pop(one) for one in block])
@@ -122,12 +159,13 @@ class Link:
         """
         message = [messages.written(EVALUATE, kind="evaluate", run=self.run, round=after), wire.written(params)]
         scores = []
-        for client, parts in self._exchanged(dict.fromkeys(self.sites, message)):
+        for client, parts in self._answers(dict.fromkeys(self.sites, message)):
             self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
             scored = self._told(client, parts, {"scored": SCORED})
             if scored["count"] is None:
                 continue
-            if not 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES:
+            whole = 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES and (scored["loss"] or 0) >= 0
+            if not whole or self._held_out.setdefault(client, scored["count"]) != scored["count"]:
                 raise UserError(f"site {self.sites[client]} sent numbers of held-out samples that are none")
             scores.append(scored)
         count = sum(one["count"] for one in scores)
@@ -148,13 +186,16 @@ class Link:
                 for name, exchange in told.items()
                 if name in state.server.exchanges
             }
-            header = {"run": self.run, "round": state.round, "own": own, "kept": _handle(state.client(client))}
+            kept = self._handle(client, state.client(client))
+            header = {"run": self.run, "round": state.round, "own": own, "kept": kept}
             self.traffic.crossed("down", LAST_MODEL, size_in_bytes(state.server.params))
             self.traffic.payload("down", own.values())
             return [messages.written(FINISH, kind="finish", **header), model]
 
-        for client, parts in self._exchanged({client: finishing(client) for client in self.sites}):
+        for client, parts in self._answers({client: finishing(client) for client in self.sites}):
             counts = self._told(client, parts, {"finished": FINISHED})
+            if not all(0 <= (counts[name] or 0) <= self.sizes[client] for name in FINISHED if name != "kind"):
+                raise UserError(f"site {self.sites[client]} sent numbers of labels that are none")
             self.told[client] = Counted(None, counts["changed"], counts["flagged"])
 
     def close(self) -> None:
@@ -183,7 +224,7 @@ class Link:
                 lengths=broadcast.lengths,
                 seed=task.seed,
                 extras=broadcast.extras,
-                kept=_handle(task.state),
+                kept=self._handle(task.client, task.state),
                 floor=floor,
             )
             self.traffic.crossed("down", MODEL, size)
@@ -191,19 +232,103 @@ class Link:
             found[task.client] = [header, model]
         return found
 
-    def _exchanged(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, Parts]]:
-        """Send these messages, and yield the answers as they come."""
-        waiting: dict[str, int] = {}
-        for client, parts in asked.items():
-            waiting[self.carrier.push(self.sites[client], parts, TTL)] = client
-            self.traffic.crossed("down", FRAMES, sum(map(len, parts)))
-        while waiting:
-            answers = self.carrier.pull(list(waiting))
+    def _handle(self, client: int, state: ClientState) -> str:
+        """The handle that the server holds of a client's state; empty if it keeps nothing, or the site has lost it."""
+        kept = state.extras.get(Kept)
+        assert kept is not None or not len(state.extras), "what a site keeps has a handle"
+        handle = "" if kept is None else kept.handle
+        if client not in self._lost:
+            return handle
+        if self._lost[client] is None:
+            self._lost[client] = handle
+        return "" if handle == self._lost[client] else handle
+
+    def _answers(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, Parts]]:
+        """As ``_exchanged``, where nobody may be left out."""
+        for client, parts in self._exchanged(asked):
+            assert parts is not None, "nobody is left out"
+            yield client, parts
+
+    def _exchanged(self, asked: Mapping[int, Parts], *, drop: bool = False) -> Iterator[tuple[int, Parts | None]]:
+        """Send these messages, and yield the answers as they come; None for who is left out, if ``drop``.
+
+        A message is sent again after its time, and when a site can be reached that could not before: the answer to the
+        first may be lost, and a site answers the same twice.
+
+        Raises:
+            AwayError: naming the sites that do not answer.
+        """
+        numbers: dict[str, int] = {}  # of messages, the client
+        sent: dict[int, float] = {}  # when, by client that has not answered
+        begun = looked = said = time.monotonic()  # begun: to wait for the next answer
+        away: set[int] = set()
+
+        def send(client: int) -> None:
+            numbers[self.carrier.push(self.sites[client], asked[client], self.waiting.ttl)] = client
+            sent[client] = time.monotonic()
+            self.traffic.crossed("down", FRAMES, sum(map(len, asked[client])))
+
+        for client in asked:
+            send(client)
+        while sent:
+            answers = self.carrier.pull(list(numbers))
             for number, parts in answers.items():
+                client = numbers.pop(number, -1)
+                if client not in sent:  # another answer to a message that was sent twice
+                    continue
+                del sent[client]
+                numbers = {other: one for other, one in numbers.items() if one != client}
                 self.traffic.crossed("up", FRAMES, sum(map(len, parts)))
-                yield waiting.pop(number), parts
-            if not answers:
-                time.sleep(WAITS)
+                yield client, parts
+            now = time.monotonic()
+            if answers:
+                begun = now
+                continue
+            late = {client for client, when in sent.items() if now - when >= self.waiting.ttl}
+            if now - looked >= LOOKS:
+                before, away, looked = away, self._unreachable(sent), now
+                late |= before & (sent.keys() - away)
+            for client in late:
+                send(client)
+            if now - begun >= self.waiting.patience * HOUR:
+                self._give_up(sorted(sent), len(asked), drop=drop)
+                yield from ((client, None) for client in sorted(sent))
+                return
+            if now - said >= SAYS:
+                said = now
+                log.warning(
+                    "waiting for site %s: %d of %d have answered",
+                    self._names(sent, away),
+                    len(asked) - len(sent),
+                    len(asked),
+                )
+            time.sleep(WAITS)
+
+    def _unreachable(self, clients: Collection[int]) -> set[int]:
+        """Those of the clients whose sites cannot be reached now."""
+        there = {*self.carrier.nodes()}
+        return {client for client in clients if self.sites[client] not in there}
+
+    def _names(self, clients: Collection[int], away: Collection[int] = ()) -> str:
+        """The first of these clients' sites, and which of them cannot be reached."""
+        names = [f"{self.sites[c]}{' (not connected)' if c in away else ''}" for c in sorted(clients)]
+        return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+
+    def _give_up(self, missing: Sequence[int], asked: int, *, drop: bool) -> None:
+        """Go on without these clients, or not.
+
+        Raises:
+            AwayError: naming their sites.
+        """
+        names, hours = self._names(missing), self.waiting.patience
+        if drop and asked - len(missing) >= self.waiting.least:
+            log.warning("site %s did not answer in %g hours: left out of this round", names, hours)
+            return
+        few = f"; {asked - len(missing)} of {asked} have, and executor.least={self.waiting.least}" if drop else ""
+        raise AwayError(
+            f"site {names} did not answer in executor.patience={hours:g} hours{few}: go on with resume=true when "
+            "it can be reached"
+        )
 
     # ------------------------------------------------------------------------------------------------------ answers
 
@@ -216,10 +341,11 @@ class Link:
             UserError: if the site has refused or failed.
             WireError: if it is none.
         """
-        header = messages.read_header(parts, {**kinds, "refused": REFUSED, "failed": REFUSED}, expected)
-        if header["kind"] in ("refused", "failed"):
-            why = one_line(shortened(header["why"]))
-            raise UserError(f"site {self.sites[client]} {header['kind']}: {why}")
+        header = messages.read_header(parts, {**kinds, **dict.fromkeys(messages.NOT_DONE, REFUSED)}, expected)
+        if header["kind"] in messages.NOT_DONE:
+            site, why = self.sites[client], one_line(shortened(header["why"]))
+            way_on = f"; to go on without it: resume=true executor.forget=[{site}]" if header["kind"] == "lost" else ""
+            raise UserError(f"site {site} {messages.NOT_DONE[header['kind']]}: {why}{way_on}")
         return header
 
     def _told(self, client: int, parts: Parts, kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -238,11 +364,15 @@ class Link:
         try:
             return self._checked(job, task, parts)
         except WireError as error:
-            site = self.sites[task.client]
             if not isinstance(job, LocalTraining):
-                raise UserError(f"site {site} sent {error}") from None
-            log.warning("site %s sent %s: its visit of round %d is left out", site, error, task.broadcast.round + 1)
-            return ClientResult(*(task.client, len(task.samples), None, task.state, Payload(), 0.0, 0), finite=False)
+                raise UserError(f"site {self.sites[task.client]} sent {error}") from None
+            return self._missing(task, f"sent {error}")
+
+    def _missing(self, task: ClientTask, why: str) -> ClientResult:
+        """A visit that is left out, and named."""
+        site, unvisited = self.sites[task.client], (task.client, len(task.samples), None, task.state, Payload(), 0.0, 0)
+        log.warning("site %s %s: its visit of round %d is left out", site, why, task.broadcast.round + 1)
+        return ClientResult(*unvisited, finite=False, missing=f"(site {site}) {why}")
 
     def _checked(self, job: ClientJob[Any], task: ClientTask, parts: Parts) -> Any:
         declared = self._declared(job)
@@ -257,6 +387,11 @@ class Link:
             raise WireError("numbers of passes or steps that are none")
         if not all(0 <= (said[name] or 0) <= self.sizes[task.client] for name in ("relabelled", "changed")):
             raise WireError("numbers of labels that are none")
+        sender = Sender(len(self.classes), self.sizes[task.client], task.broadcast.params, self._agreed)
+        for report in said["reports"]:
+            values.check(report, sender)
+        if not (isinstance(job, LocalTraining) or said["finite"]):
+            raise WireError("a job that is no visit, and not finite")
         result = self._outcome(job, task, said, parts)
         self.tally.add(Tally(said["trained"], said["scored"]))
         self.traffic.payload("up", said["reports"])
@@ -264,14 +399,16 @@ class Link:
 
     def _outcome(self, job: ClientJob[Any], task: ClientTask, said: Mapping[str, Any], parts: Parts) -> Any:
         state = _state(said["kept"], task.state)
+        if isinstance(job, LocalTraining | Correct | Open):
+            self._lost.pop(task.client, None)
         if isinstance(job, LocalTraining):
             return self._visited(job, task, said, parts, state)
         if isinstance(job, Correct | Open):
             if isinstance(job, Correct):
                 self.told[task.client] = Counted(said["relabelled"], said["changed"])
             return Answered(task.client, state, said["reports"])
-        if said["outcome"] is None:
-            raise WireError("no outcome of what it was asked")
+        if said["outcome"] is None or not math.isfinite(said["outcome"]):
+            raise WireError("no finite outcome of what it was asked")
         return said["outcome"]
 
     def _visited(
@@ -284,8 +421,12 @@ class Link:
         params = {name: tensor.to(received[name].device) for name, tensor in sent.items()}
         self.traffic.crossed("up", MODEL, size_in_bytes(params))
         finite = said["finite"] and all_finite(params)
+        if finite and not math.isfinite(said["loss"]):
+            log.warning("site %s sent a finite model, and a mean loss that is not", self.sites[task.client])
         observation = None
         if job.observed and said["moved"] is not None:
+            if not 0 <= said["moved"] < math.inf:
+                raise WireError("a distance that is none")
             observation = Observation(said["moved"], torch.zeros(0, dtype=torch.int64))
         result = ClientResult(
             client=task.client,
@@ -322,13 +463,6 @@ def _named(job: ClientJob[Any]) -> tuple[str, str, Any]:
     if isinstance(job, Correct):
         return "correct", "", None
     return ("open", job.exchange, None) if isinstance(job, Open) else ("ask", "", job)
-
-
-def _handle(state: ClientState) -> str:
-    """The handle that the server holds of a client's state; empty if it keeps nothing."""
-    kept = state.extras.get(Kept)
-    assert kept is not None or not len(state.extras), "what a site keeps has a handle"
-    return "" if kept is None else kept.handle
 
 
 def _state(handle: str, before: ClientState) -> ClientState:

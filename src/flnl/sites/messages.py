@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from flnl.core.errors import UserError
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.sites import wire
@@ -50,10 +53,18 @@ EVALUATE = {"kind": str, "run": str, "round": int}
 """The server asks how good a model, the second part, is on held-out samples."""
 
 REFUSED = {"kind": str, "why": str}
-"""A site does not do what it was asked (``refused``), or could not (``failed``)."""
+"""A site does not do what it was asked, or could not."""
+NOT_DONE = {"refused": "refused", "failed": "failed", "lost": "refused"}
+"""Kinds of ``REFUSED``, and what they say; ``lost``: it no longer has what it had kept."""
 
 OPENED = {"kind": str, "size": int, "token": str, "versions": dict[str, str]}
-"""A site is ready. ``token`` is another one if its samples or labels are others."""
+"""A site is ready. ``token`` is another one if its samples or labels are others; ``versions`` are as ``versions()``."""
+
+
+def versions() -> dict[str, str]:
+    """What the last bits of numbers may depend on, here."""
+    return {"torch": str(torch.__version__), "numpy": np.__version__, "threads": str(torch.get_num_threads())}
+
 
 DONE = {
     "kind": str,
@@ -103,9 +114,27 @@ def read_model(part: bytes, like: Params) -> Params:
 class RefusedError(UserError):
     """A site does not do what it was asked. The message has no path and no value of its data."""
 
+    kind = "refused"
+
+
+class LostError(RefusedError):
+    """A site no longer has what it had kept."""
+
+    kind = "lost"
+
 
 LARGEST = 64 * 2**20
 """Most bytes of a header with its values, and of what frames add to a model."""
+
+
+def run_of(parts: Parts) -> str:
+    """The name of the run that must be open for a message; empty if there is none.
+
+    Raises:
+        WireError: if it is no message.
+    """
+    texts = wire.texts_in(parts[0], LARGEST) if parts else {}
+    return "" if texts.get("kind") == "open" else texts.get("run", "")
 
 
 def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collection[type] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from flnl.core import stored
 from flnl.core.messages import ClientState
 from flnl.sites import wire
-from flnl.sites.messages import Parts, RefusedError
+from flnl.sites.messages import LostError, Parts
 from flnl.storage.atomic import write_atomically
 
 STATES, REPLIES, INDEX = "states", "replies", "index.json"
@@ -47,16 +47,16 @@ class Shelf:
         """The state of a handle, and the number of the stage that it was kept in; an empty one of no handle.
 
         Raises:
-            RefusedError: if there is none, or it is damaged.
+            LostError: if there is none, or it is damaged.
         """
         if not handle:
             return ClientState(), 0
         path = self._folder / STATES / handle
         if not handle.isalnum() or not path.is_file():
-            raise RefusedError(f"the state {handle[:32]!r}, which the server names, is not here")
+            raise LostError(f"the state {handle[:32]!r}, which the server names, is not here")
         data = path.read_bytes()
         if not hmac.compare_digest(self._handle(data), handle):
-            raise RefusedError(f"the state {handle} is damaged")
+            raise LostError(f"the state {handle} is damaged")
         stage, state = wire.read(data, stored.classes())
         return state, stage
 

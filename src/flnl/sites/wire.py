@@ -104,6 +104,29 @@ def read(data: bytes, expected: Collection[type] = (), most: int | None = None) 
     Raises:
         WireError: if it is no whole frame, or holds anything that is not expected.
     """
+    header, tensors = _header(data, most)
+    reader = _Reader(_tensors(header["tensors"], tensors), _known(frozenset(expected)))
+    value = reader.value(header["value"])
+    if reader.left:
+        raise WireError("tensors that nothing refers to")
+    return value
+
+
+def texts_in(data: bytes, most: int) -> dict[str, str]:
+    """The texts of a frame's mapping, by name; nothing else of it is made or checked.
+
+    Raises:
+        WireError: if it is no frame.
+    """
+    match _header(data, most)[0]["value"]:
+        case {"mapping": list(pairs)}:
+            pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+            return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+    return {}
+
+
+def _header(data: bytes, most: int | None) -> tuple[dict[str, Any], memoryview]:
+    """A frame's header, as JSON has it, and the bytes of its tensors."""
     if most is not None and len(data) > most:
         raise WireError(f"a frame of {len(data):,} bytes, of which {most:,} are expected at most")
     start = len(MAGIC) + 8
@@ -118,11 +141,7 @@ def read(data: bytes, expected: Collection[type] = (), most: int | None = None) 
         raise WireError("a header that is no JSON") from None
     if not isinstance(header, dict) or header.keys() != {"value", "tensors"}:
         raise WireError("a header without value and tensors")
-    reader = _Reader(_tensors(header["tensors"], memoryview(data)[start + length :]), _known(frozenset(expected)))
-    value = reader.value(header["value"])
-    if reader.left:
-        raise WireError("tensors that nothing refers to")
-    return value
+    return header, memoryview(data)[start + length :]
 
 
 def _tensors(about: Any, data: memoryview) -> list[Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flnl.core.reported import PerClass, SamplesPerClass
 from flnl.core.stored import stored
 
 
@@ -14,8 +15,8 @@ from flnl.core.stored import stored
 class ClassConfidence:
     """Sent to the server: of a client's samples of each class, the mean probability of their label."""
 
-    means: Tensor  # float64 [K], 0 for a class without samples
-    counts: Tensor  # int64 [K]
+    means: PerClass  # float64 [K], 0 for a class without samples
+    counts: SamplesPerClass  # int64 [K]
 
 
 @stored("ClassThresholds")

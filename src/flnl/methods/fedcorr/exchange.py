@@ -15,7 +15,7 @@ from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import Neutral, Positive, PositiveCount
+from flnl.core.ranges import Neutral, Positive, PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.lid import lid_score
 from flnl.numerics.losses import sample_losses
@@ -35,7 +35,7 @@ class LidScore:
 class NoiseLevel:
     """Sent to the server after estimation: μ̂_k, the share of its samples that the client considers wrongly labelled."""
 
-    value: float
+    value: Share
 
 
 @stored("NoiseDirective")

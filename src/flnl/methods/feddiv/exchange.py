@@ -17,6 +17,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Neutral, NonNegative, Share
+from flnl.core.reported import OfSamples
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.feddiv import noise_filter
@@ -42,7 +43,7 @@ class LocalFilter:
     """Sent to the server after training: the client's filter, and n_k, which the server knows from FedAvg anyway."""
 
     filter: Filter
-    count: int
+    count: Annotated[int, OfSamples()]
 
 
 @stored("ClassBias")

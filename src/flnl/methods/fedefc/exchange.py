@@ -13,7 +13,7 @@ from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered, ke
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part, Setting
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import Count, PositiveCount
+from flnl.core.ranges import Count, PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.methods.fedefc.loss import FedEFC, Running
 from flnl.methods.fedefc.matrix import NoiseMatrix, confident_joint
@@ -24,7 +24,7 @@ from flnl.methods.fedefc.matrix import NoiseMatrix, confident_joint
 class LabelAccuracy:
     """Sent to the server: the share of the client's samples that a model predicts as they are labelled."""
 
-    value: float
+    value: Share
 
 
 @stored("Corrects")

@@ -51,7 +51,7 @@ class ClientQuality:
 class UnsureShare:
     """Sent to the server under ``indicator=confidence``: the share of samples that the trained model is unsure of."""
 
-    value: float
+    value: Share
 
 
 @stored("CriticalityRanks")

@@ -14,6 +14,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Share, StageNumber
+from flnl.core.reported import PerSample
 from flnl.core.stored import stored
 from flnl.methods.fedgr.sieve import NO_LABEL, Sieve, pseudo_labels
 from flnl.numerics.losses import sample_losses
@@ -27,7 +28,7 @@ WEAK_VIEW = "weak view"
 class SampleLosses:
     """Sent to the server: the client's mean losses."""
 
-    values: Tensor  # float64 [n]
+    values: PerSample  # float64 [n]
 
 
 @stored("RightLabels")

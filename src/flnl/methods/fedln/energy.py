@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.ranges import Share
+from flnl.core.reported import PerSample
 from flnl.core.stored import stored
 
 Effect = Literal["min", "max"]
@@ -27,8 +28,8 @@ def energies(logits: Tensor, temperature: float = 1.0) -> Tensor:
 class Energies:
     """Sent to the server once: energies of the client's samples."""
 
-    received: Tensor  # float64 [n], under the received model
-    trained: Tensor  # float64 [n], under the client's trained model
+    received: PerSample  # float64 [n], under the received model
+    trained: PerSample  # float64 [n], under the client's trained model
 
 
 def noisy_shares(sent: Mapping[int, Energies], percentile: float, suspects: Suspects = "above") -> dict[int, float]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import StageNumber
+from flnl.core.reported import MayBeInfinite, PerClass
 from flnl.core.stored import stored
 from flnl.methods.fednoro.detection import noisy_clients, scaled
 from flnl.numerics.losses import sample_losses
@@ -27,7 +28,8 @@ from flnl.parts.messages import ClientTag, ClientTags
 class ClassLosses:
     """Sent to the server once: the mean cross-entropy of the client's samples of each class."""
 
-    values: Tensor  # float64 [K], NaN for a class without samples, inf for one with a loss that is not finite
+    # NaN for a class without samples, inf for one with a loss that is not finite:
+    values: Annotated[PerClass, MayBeInfinite()]
 
 
 @stored("TagState")

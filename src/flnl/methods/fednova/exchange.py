@@ -19,7 +19,7 @@ class LocalSteps:
     """Sent to the server: a client's number of steps, and what they add up to."""
 
     steps: int
-    length: float  # ‖a_k‖₁; the steps of plain SGD
+    length: NonNegative  # ‖a_k‖₁; the steps of plain SGD
 
 
 @dataclass(frozen=True)

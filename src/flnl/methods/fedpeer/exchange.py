@@ -20,6 +20,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import StageNumber
+from flnl.core.reported import SamplesPerClass
 from flnl.core.stored import stored
 from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.randomised_response import Epsilon, Projection, RandomisedResponse
@@ -33,7 +34,7 @@ PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 class LabelCounts:
     """Sent to the server once: the count of each class among a client's labels, randomised or not."""
 
-    values: Tensor  # int64 [K]
+    values: SamplesPerClass  # int64 [K]
 
 
 @stored("LabelDistribution")

@@ -8,7 +8,7 @@ from flnl.core.messages import ClientResult, ClientState, ClientTask, Clock, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import Count, StageNumber
+from flnl.core.ranges import Count, Share, StageNumber
 from flnl.core.stored import stored
 from flnl.numerics.averaging import divided, weighted_sum
 from flnl.parts.messages import LastModel
@@ -27,7 +27,7 @@ class Teacher:
 class TrustedShare:
     """Sent to the server: the share of the client's rows that were trusted in its visit."""
 
-    value: float
+    value: Share
 
 
 @runtime_checkable

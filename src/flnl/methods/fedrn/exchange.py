@@ -14,6 +14,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Positive, Share, StageNumber
+from flnl.core.reported import PerClass
 from flnl.core.step import LOGITS
 from flnl.core.stored import stored
 from flnl.core.streams import stream
@@ -30,8 +31,8 @@ from flnl.parts.messages import LastModel
 class Reliability:
     """Sent to the server after training: what neighbours are chosen by."""
 
-    expertise: float  # accuracy of the trained model on the client's own labels
-    output: Tensor  # float64 [K], its logits on the noise image that all clients share
+    expertise: Share  # accuracy of the trained model on the client's own labels
+    output: PerClass  # float64 [K], its logits on the noise image that all clients share
 
 
 @stored("Neighbours")

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part, Setting, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
+from flnl.core.reported import MayBeInfinite
 from flnl.core.step import FEATURES
 from flnl.core.stored import stored
 from flnl.methods.fedsir.subspaces import (
@@ -39,8 +40,8 @@ log = logging.getLogger(__name__)
 class Alikeness:
     """Sent to the server once: how alike the directions of the client's classes are."""
 
-    mean: float
-    energy: float
+    mean: Annotated[float, MayBeInfinite()]
+    energy: Annotated[float, MayBeInfinite()]
 
 
 @stored("ReferenceModel")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from flnl.core.reported import PerClass, SamplesPerClass, Shaped
 from flnl.core.stored import stored
 
 ENERGY = 10.0
@@ -77,11 +79,12 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
 class ClassSubspaces:
     """Sent to the server by a clean client: what its features of each class look like. Zero where there are none."""
 
-    counts: Tensor  # int64 [K], samples with the label
-    directions: Tensor  # float [K, d], the first right singular vectors
-    residuals: Tensor  # float [K, R, d], right singular vectors behind those that hold most of the energy
-    gaps: Tensor  # float64 [K], (s_1 - s_2) / s_1 of the singular values
-    shares: Tensor  # float64 [K], s_1 / Σ s
+    counts: SamplesPerClass  # int64 [K], samples with the label
+    directions: Annotated[Tensor, Shaped("float", ("K", "d"))]  # the first right singular vectors
+    # right singular vectors behind those that hold most of the energy:
+    residuals: Annotated[Tensor, Shaped("float", ("K", "R", "d"))]
+    gaps: PerClass  # float64 [K], (s_1 - s_2) / s_1 of the singular values
+    shares: PerClass  # float64 [K], s_1 / Σ s
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int, residuals: int) -> ClassSubspaces:

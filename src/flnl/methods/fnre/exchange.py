@@ -13,7 +13,8 @@ from flnl.core.messages import Benchmark, ClientState, ClientTask, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import PositiveCount
+from flnl.core.ranges import PositiveCount, Share
+from flnl.core.reported import PerClass
 from flnl.core.stored import stored
 from flnl.methods.fnre.rate import WORST_CONDITION, Wrong, class_shares, expectations, rates, variances
 
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 class Agreement:
     """Sent to the server: the share of a client's labels that the received model predicts, and its predictions."""
 
-    value: float
-    predicted: Tensor | None  # float64 [K], shares of predicted classes, if the client's classes are to be estimated
+    value: Share
+    predicted: PerClass | None  # float64 [K], shares of predicted classes, if the client's classes are to be estimated
 
 
 @stored("RoundAgreements")

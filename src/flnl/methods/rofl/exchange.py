@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_clie
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Params, Payload
+from flnl.core.reported import MayBeInfinite, SamplesPerClass, Shaped
 from flnl.core.stored import stored
 from flnl.methods.rofl.centroids import GlobalCentroids, combined
 from flnl.methods.rofl.loss import RoFL, Visit
@@ -23,8 +24,8 @@ from flnl.methods.rofl.loss import RoFL, Visit
 class ClientCentroids:
     """Sent to the server after training: the client's centroids, and its number of samples of each class."""
 
-    values: Tensor  # float [C, D]
-    counts: Tensor  # int64 [C]
+    values: Annotated[Tensor, Shaped("float", ("K", "d")), MayBeInfinite()]  # float [C, D]
+    counts: SamplesPerClass  # int64 [C]
 
 
 @stored("CentroidState")

@@ -14,6 +14,7 @@ from flnl.core.model import Model
 from flnl.core.optimizer import SGD
 from flnl.core.parts import Aggregator, BatchRule, Exchange, LossTerm, Part, Setting
 from flnl.core.payload import Params, Payload, is_learned
+from flnl.core.reported import OfModel
 from flnl.core.stored import stored
 from flnl.methods.scaffold.control_variates import full_gradient, gain, mean_gradient
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -36,7 +37,7 @@ class ControlVariate:
 class ControlVariateChange:
     """Sent to the server after training: ``c_k⁺ − c_k``."""
 
-    values: Params  # of each parameter
+    values: Annotated[Params, OfModel()]  # of each parameter
     distance: float  # ‖c_k⁺ − c‖, with the c that the client received
 
 
