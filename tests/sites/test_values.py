@@ -23,7 +23,7 @@ from flnl.methods.fnre.exchange import Agreement
 from flnl.methods.rofl.exchange import ClientCentroids
 from flnl.methods.scaffold.exchange import ControlVariateChange
 from flnl.parts.shared_layers import TrainedLayers
-from flnl.parts.used_samples import UsedSamples
+from flnl.parts.messages import UsedSamples
 from flnl.sites import messages, values
 from flnl.sites.messages import DONE
 from flnl.sites.values import Sender
