@@ -149,7 +149,7 @@ class SiteFolder:
             clients=None,
             client_names=None,
             test_clients=None,
-            votes=None,
+            people=None,
         )
         ids = own.ids if own.ids is not None else [str(i) for i in range(len(own.train))]
         held_out = None
