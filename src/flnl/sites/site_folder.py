@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from flnl.config import compose
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.messages import Samples
+from flnl.data.dataset import Dataset
 from flnl.sites.desk import SECRET, SiteData
 from flnl.sites.federation import Invitation, address_of, named, values_of
 from flnl.sites.flower_environment import Flower
@@ -139,24 +140,23 @@ class SiteFolder:
             )
         number = np.array([classes.index(name) for name in data.classes], np.int64)
         nobody: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
-        own = replace(
-            data,
+        own = Dataset(
+            name=data.name,
             classes=tuple(classes),
-            given=number[data.labels],
-            truth=None,
+            train=data.train,
             test=data.test.take(nobody),
             test_labels=nobody,
-            clients=None,
-            client_names=None,
-            test_clients=None,
-            people=None,
+            transform=data.transform,
+            truth=None,
+            given=number[data.labels],
+            texts=data.texts,
+            ids=data.ids if data.ids is not None else [str(i) for i in range(len(data.train))],
         )
-        ids = own.ids if own.ids is not None else [str(i) for i in range(len(own.train))]
         held_out = None
         if len(data.test_labels):
             labels = torch.from_numpy(number[data.test_labels])
             held_out = Samples(data.test, torch.arange(len(labels)), labels)
-        return SiteData(self.name, replace(own, ids=ids), held_out)
+        return SiteData(self.name, own, held_out)
 
     @property
     def approved(self) -> set[str]:
