@@ -242,7 +242,11 @@ STRACE = shutil.which("strace")
 
 def test_doors_are_closed(tmp_path: Path) -> None:
     """The other interfaces are not there, another key is not let in, and nobody calls but this machine."""
-    traced = () if STRACE is None else (STRACE, "-f", "-qq", "-e", "trace=connect", "-o", str(tmp_path / "calls"), "-A")
+    traced = (
+        ()
+        if STRACE is None
+        else (STRACE, "-D", "-f", "-qq", "-e", "trace=connect", "-o", str(tmp_path / "calls"), "-A")
+    )
     one = made(tmp_path, traced)
     try:
         for name in SIZES:
