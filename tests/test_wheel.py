@@ -53,6 +53,7 @@ def test_the_wheel_holds_the_package_its_configuration_and_the_license(wheel: Pa
     assert ours | conf <= held
     assert "flnl/instruments/tables/render/report.html.j2" in held
     assert {f"flnl/data/datasets/mnist_writers.{end}" for end in ("u16.xz", "LICENSE")} <= set(held)
+    assert {f"flnl/sites/flower/{name}" for name in ("requirements.txt", "relay/pyproject.toml")} <= held
     assert [name for name in held if name.endswith("licenses/LICENSE")]
     assert {name.split("/")[0] for name in held} == {"flnl", f"flnl-{flnl.__version__}.dist-info"}
 

@@ -1,6 +1,7 @@
 """``flnl federation``, ``flnl site`` and ``flnl serve``: what they make and say, and mistakes in one line."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_an_environment_is_made_of_hashed_files_alone(place: Path, monkeypatch: 
 
     monkeypatch.setattr(subprocess, "run", run)
     for found in ("/bin/uv", None):
-        monkeypatch.setattr(flower_environment.shutil, "which", lambda name, found=found: found)
+        monkeypatch.setattr(shutil, "which", lambda name, found=found: found)
         if found is None:
             with pytest.raises(UserError, match="no such file"):
                 flower_environment.install(Path("env"))

@@ -48,7 +48,11 @@ def asked(
 
     headers = [(b"host", b"evil"), (b"content-length", b"3"), (b"flwr-key", b"k"), (b"Connection", b"upgrade")]
     scope = {"type": "http", "method": method, "raw_path": path, "query_string": query, "headers": headers}
-    asyncio.run(gate(upstream, most=10)({**scope, **more.get("scope", {})}, receive, send))
+
+    async def call() -> None:
+        await gate(upstream, most=10)({**scope, **more.get("scope", {})}, receive, send)
+
+    asyncio.run(call())
     if not sent:
         return None, [], b""
     return sent[0]["status"], sent[0]["headers"], sent[1]["body"]

@@ -54,5 +54,6 @@ class Served(Sites):
         return carrier, told
 
     def settings(self) -> dict[str, Any]:
-        """None: policies are the sites'."""
-        return {}
+        """How long sites are waited for, and which of them were begun with anew; policies are theirs."""
+        policy = {"allow", "max_epsilon", "least_samples", "approve", "counts", "min_count", "folder"}
+        return {name: value for name, value in super().settings().items() if name not in policy}
