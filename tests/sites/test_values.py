@@ -22,8 +22,8 @@ from flnl.methods.fedpeer.exchange import LabelCounts
 from flnl.methods.fnre.exchange import Agreement
 from flnl.methods.rofl.exchange import ClientCentroids
 from flnl.methods.scaffold.exchange import ControlVariateChange
-from flnl.parts.shared_layers import TrainedLayers
 from flnl.parts.messages import UsedSamples
+from flnl.parts.shared_layers import TrainedLayers
 from flnl.sites import messages, values
 from flnl.sites.messages import DONE
 from flnl.sites.values import Sender

@@ -6,7 +6,7 @@ It knows nothing of runs and images, and reads no truth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
@@ -114,6 +114,15 @@ class CleanShares:
 
 
 @dataclass(frozen=True, eq=False)
+class Pooled:
+    """What the messages of all clients make, by which each judges its own samples."""
+
+    joint: JointEstimate  # with the thresholds
+    prior: ClientPrior  # of the clients whose samples are judged
+    cut: float | None = None  # of ``Options.min_precision``; None if it is to be chosen, or there is none
+
+
+@dataclass(frozen=True, eq=False)
 class Assessment:
     """What an audit says of each sample, and of all."""
 
@@ -130,6 +139,7 @@ class Assessment:
     issues: Indices  # [C], those of them that are issues
     clean: CleanShares | None  # None without a test set
     cut: float | None
+    cuts: int  # how many of the curve's cuts are of use for the issues before the cut
 
     @cached_property
     def precision(self) -> PrecisionCurve:
@@ -138,18 +148,31 @@ class Assessment:
 
     def precision_of(self, clients: slice) -> PrecisionCurve:
         """The expected precision over the samples of some of the C clients."""
-        sizes, below, issues, clean = self.sizes[clients], self.below[clients], self.issues[clients], self.clean
-        expected: list[float | None] = [None] * len(CUTS)
+        clean = self.clean
         if clean is not None:
-            shares = clean.below[clients]
-            expected = [expected_precision(shares[:, m], sizes, below[:, m]) for m in range(len(CUTS))]
-        return PrecisionCurve(
-            cuts=tuple(CUTS.tolist()),
-            below=tuple(below.sum(axis=0).tolist()),
-            expected=tuple(expected),
-            test_samples=0 if clean is None else clean.samples,
-            of_issues=None if clean is None else expected_precision(clean.issues[clients], sizes, issues),
-        )
+            clean = replace(clean, below=clean.below[clients], issues=clean.issues[clients])
+        return precision_curve(self.sizes[clients], self.below[clients], self.issues[clients], clean)
+
+
+def precision_curve(sizes: Indices, below: Counts, issues: Indices, clean: CleanShares | None) -> PrecisionCurve:
+    """The expected precision over the samples of C clients.
+
+    Args:
+        sizes: each client's samples [C].
+        below: those of them below the curve's cuts [C, 101].
+        issues: those of them that are issues [C].
+        clean: the shares of the test set; None without one.
+    """
+    expected: list[float | None] = [None] * len(CUTS)
+    if clean is not None:
+        expected = [expected_precision(clean.below[:, m], sizes, below[:, m]) for m in range(len(CUTS))]
+    return PrecisionCurve(
+        cuts=tuple(CUTS.tolist()),
+        below=tuple(below.sum(axis=0).tolist()),
+        expected=tuple(expected),
+        test_samples=0 if clean is None else clean.samples,
+        of_issues=None if clean is None else expected_precision(clean.issues, sizes, issues),
+    )
 
 
 def assess(
@@ -173,23 +196,38 @@ def assess(
     """
     _check_labels(samples, table.shape)
     _check_test(test, table.shape[1], options)
-    blocks = partial(samples.blocks, table)
     counting = _counted(samples, table, options.label_privacy, secret)
     thresholds = counting.thresholds
-    scoring = Scoring(options.score, thresholds if options.adjust else None)
-    scored = _scored(blocks, len(samples), scoring, thresholds)
+    scored = scored_by(samples, table, options, thresholds)
     joint = counting.joint(scored.confident, thresholds, scored.off_diagonal)
-    rule = rule_of(options.issues, blocks, thresholds, joint.calibrated, joint.off_diagonal)
-    marked = _marked(blocks, len(samples), rule)
+    prior = prior_of(samples.sizes, counting.disagreements(scored.predicted), options)
+    return assessed(samples, table, test, options, Pooled(joint, prior), scored)
 
-    weight = options.prior_weight if options.prior == "client" else 0.0
-    prior = ClientPrior.of(samples.sizes, counting.disagreements(scored.predicted), weight)
+
+def prior_of(sizes: Indices, disagreements: Array, options: Options) -> ClientPrior:
+    """The prior of clients with so many samples [C] and disagreements [C]."""
+    return ClientPrior.of(sizes, disagreements, options.prior_weight if options.prior == "client" else 0.0)
+
+
+def assessed(
+    samples: LabelledSamples,
+    table: ProbabilityTable,
+    test: CleanSamples | None,
+    options: Options,
+    pooled: Pooled,
+    scored: Scored,
+) -> Assessment:
+    """The audit of the samples of all clients, or of some, given what is pooled and how these score."""
+    joint, prior, blocks = pooled.joint, pooled.prior, partial(samples.blocks, table)
+    rule = rule_of(options.issues, blocks, joint.thresholds, joint.calibrated, joint.off_diagonal)
+    marked = _marked(blocks, len(samples), rule)
     suspicion = prior.suspicion(scored.label_score, samples.place)
     below = below_cuts(suspicion, samples.place, len(samples.clients))
-    clean = None if test is None else _Clean.of(test, scoring, prior)
-    cut = None
-    if clean is not None and options.min_precision is not None:
-        cut = clean.largest_cut(samples.sizes, below[:, : _cuts_of_issues(suspicion[marked])], options.min_precision)
+    clean = None if test is None else Clean.of(test, scoring_of(options, joint.thresholds), prior)
+    cut, cuts = pooled.cut, cuts_of_issues(suspicion[marked])
+    if cut is None and clean is not None and options.min_precision is not None:
+        cut = clean.largest_cut(samples.sizes, below[:, :cuts], options.min_precision)
+    if cut is not None:
         marked &= suspicion < cut
     return Assessment(
         predicted=scored.predicted,
@@ -205,6 +243,7 @@ def assess(
         issues=np.bincount(samples.place[marked], minlength=len(samples.clients)).astype(np.int64),
         clean=None if clean is None else clean.shares(rule, cut),
         cut=cut,
+        cuts=cuts,
     )
 
 
@@ -212,7 +251,7 @@ def assess(
 
 
 @dataclass(frozen=True, eq=False)
-class _Scored:
+class Scored:
     """What the probabilities say of each sample's label."""
 
     label_score: Array  # [N]
@@ -221,16 +260,22 @@ class _Scored:
     off_diagonal: int  # issues by confident_learning
 
 
-def _scored(blocks: Blocks, samples: int, scoring: Scoring, thresholds: Array) -> _Scored:
-    scores, off_diagonal = np.empty(samples), 0
-    predicted, confident = np.empty(samples, np.int64), np.empty(samples, np.int64)
-    rule = OffDiagonal(thresholds)
-    for index, labels, probabilities in blocks():
+def scoring_of(options: Options, thresholds: Array) -> Scoring:
+    """How labels are scored, given the pooled thresholds [K]."""
+    return Scoring(options.score, thresholds if options.adjust else None)
+
+
+def scored_by(samples: LabelledSamples, table: ProbabilityTable, options: Options, thresholds: Array) -> Scored:
+    """What the probabilities say of each label, given the pooled thresholds [K]."""
+    scores, off_diagonal = np.empty(len(samples)), 0
+    predicted, confident = np.empty((2, len(samples)), np.int64)
+    scoring, rule = scoring_of(options, thresholds), OffDiagonal(thresholds)
+    for index, labels, probabilities in samples.blocks(table):
         scores[index] = scoring(labels, probabilities)
         predicted[index] = probabilities.argmax(axis=1)
         confident[index] = confident_class(probabilities, thresholds)
         off_diagonal += int(rule(labels, probabilities).sum())
-    return _Scored(scores, predicted, confident, off_diagonal)
+    return Scored(scores, predicted, confident, off_diagonal)
 
 
 def _marked(blocks: Blocks, samples: int, rule: Rule) -> Mask:
@@ -240,7 +285,7 @@ def _marked(blocks: Blocks, samples: int, rule: Rule) -> Mask:
     return marked
 
 
-def _cuts_of_issues(suspicion: Array) -> int:
+def cuts_of_issues(suspicion: Array) -> int:
     """How many of the curve's cuts are of use for issues [n] of this suspicion.
 
     A cut above all issues lists no more of them, and says nothing of them: most samples below it are none.
@@ -252,7 +297,7 @@ def _cuts_of_issues(suspicion: Array) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Clean:
+class Clean:
     """The test set, scored as the clients' samples are."""
 
     test: CleanSamples
@@ -262,6 +307,7 @@ class _Clean:
 
     @classmethod
     def of(cls, test: CleanSamples, scoring: Scoring, prior: ClientPrior) -> Self:
+        """The test set as this ``scoring`` sees it."""
         scores = scoring(test.labels, test.probabilities)
         return cls(test, prior.comparable(scores), prior, shares_of_test_set(prior, scores))
 
@@ -289,6 +335,14 @@ class _Clean:
 # --------------------------------------------------------------------------------------------------------- counting
 
 
+def probability_sums(samples: LabelledSamples, table: ProbabilityTable) -> ProbabilitySums:
+    """The message of the first round about these samples; rows that are no distribution are refused."""
+    counting = _counted(samples, table, None, None)
+    assert isinstance(counting, _Plain), "without label privacy"
+    assert counting.sums is not None, "there are samples"
+    return counting.sums
+
+
 def _counted(
     samples: LabelledSamples, table: ProbabilityTable, epsilon: float | None, secret: bytes | None
 ) -> _Plain | _Private:
@@ -309,24 +363,24 @@ class _Plain:
 
     def __init__(self, samples: LabelledSamples) -> None:
         self._samples = samples
-        self._sums: ProbabilitySums | None = None
+        self.sums: ProbabilitySums | None = None
 
     def add(self, index: Indices, probabilities: Array) -> None:
         """Add the samples at ``index`` to the first round."""
         sums = ProbabilitySums.of(self._samples.given[index], probabilities)
-        self._sums = sums if self._sums is None else self._sums + sums
+        self.sums = sums if self.sums is None else self.sums + sums
 
     @property
     def thresholds(self) -> Array:
         """The pooled thresholds [K]."""
-        assert self._sums is not None, "there are samples"
-        return self._sums.thresholds
+        assert self.sums is not None, "there are samples"
+        return self.sums.thresholds
 
     def joint(self, confident: Labels, thresholds: Array, off_diagonal: int) -> JointEstimate:
         """The estimates after the second round."""
-        assert self._sums is not None, "there are samples"
+        assert self.sums is not None, "there are samples"
         counts = joint_counts(self._samples.given, confident, len(thresholds))
-        return _estimate(self._sums.counts, thresholds, counts, off_diagonal)
+        return estimated(self.sums.counts, thresholds, counts, off_diagonal)
 
     def disagreements(self, predicted: Labels) -> Array:
         """Each client's samples [C] whose most probable class is not the given one."""
@@ -359,8 +413,8 @@ class _Private:
         """The estimates after the second round; the number of issues is estimated, too."""
         assert self._sums is not None, "there are samples"
         counts = recovered_joint(self._response, joint_counts(self._drawn, confident, len(thresholds)))
-        estimated = int(np.rint(counts.sum() - counts.trace()))
-        return _estimate(self._sums.recovered_counts(self._response), thresholds, counts, estimated)
+        issues = int(np.rint(counts.sum() - counts.trace()))
+        return estimated(self._sums.recovered_counts(self._response), thresholds, counts, issues)
 
     def disagreements(self, predicted: Labels) -> Array:
         """Each client's estimated samples [C] whose most probable class is not the given one."""
@@ -369,7 +423,8 @@ class _Private:
         return recovered_disagreements(self._response, agreeing, samples.sizes)
 
 
-def _estimate(counts: Counts | Array, thresholds: Array, joint: Counts | Array, off_diagonal: int) -> JointEstimate:
+def estimated(counts: Counts | Array, thresholds: Array, joint: Counts | Array, off_diagonal: int) -> JointEstimate:
+    """The pooled estimates, from the samples [K] of each given class and the joint counts [K, K]."""
     confident = with_diagonal(joint)
     scaled = calibrated(confident, counts)
     hidden = latent(scaled, counts)

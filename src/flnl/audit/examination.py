@@ -17,7 +17,15 @@ from flnl.audit.label_privacy import secret_in
 from flnl.audit.options import Options
 from flnl.audit.people import with_people
 from flnl.audit.probability_table import ProbabilityTable, rows_at
-from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
+from flnl.audit.result import (
+    Audit,
+    AuditedSamples,
+    ClientSummary,
+    JointEstimate,
+    PrecisionCurve,
+    ProbabilitySource,
+    WrongLabels,
+)
 from flnl.audit.verdicts import Verdict, read_verdicts
 from flnl.audit.wrong_by_review import numbers
 from flnl.audit.wrong_labels import Estimate, wrong_labels
@@ -52,6 +60,15 @@ class Examined:
     verdicts: Mapping[int, Verdict]  # by index
 
 
+@dataclass(frozen=True, eq=False)
+class OfAll:
+    """What a server says of all samples that are not there."""
+
+    joint: JointEstimate
+    precision: PrecisionCurve
+    cut: float | None
+
+
 def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Examined:
     """Audit the run in ``folder``; ``report`` is told in a line what takes long.
 
@@ -70,23 +87,20 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
     judges = _judges(run, options, table)
     assessed = assess(run.samples, judges, test if judges is table else None, options, secret)
-    samples = _audited(run, assessed)
+    samples = audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
     found, why_not = _wrong(run, options, where, table, test, samples)
     by_client, wrong = numbers(found, samples, verdicts, run.record.data_seed)
     rows = [replace(row, wrong=its) for row, its in zip(rows, by_client, strict=True)]
-    whole = _whole(run, options, where, assessed, samples, rows, verdicts, judges is not table)
-    caution = hardly_known(rows, where) if why_not is None or wrong is not None else f"is not told: {why_not}"
-    if caution is not None:
-        whole = replace(whole, notes=(*whole.notes, f"how many labels are wrong {caution}"))
-    whole = replace(whole, wrong=wrong)
+    whole = whole_audit(run, options, where, assessed, samples, rows, verdicts, together=judges is not table)
+    whole = replace(whole, wrong=wrong, notes=(*whole.notes, *note_on_wrong(rows, where, wrong, why_not)))
     parts = {
-        client: _of_client(whole, assessed, rows, place, run.record.data_seed)
+        client: of_client(whole, assessed, rows, place, run.record.data_seed)
         for place, client in enumerate(run.samples.clients.tolist() if options.clients else ())
     }
     index = [np.flatnonzero(run.samples.client == client) for client in parts]
     everything = [(np.arange(len(run.samples)), whole), *zip(index, parts.values(), strict=True)]
-    whole, *of_clients = _with_likeliest(everything, judges)
+    whole, *of_clients = with_likeliest(everything, judges)
     return Examined(whole, dict(zip(parts, of_clients, strict=True)), run, verdicts)
 
 
@@ -119,19 +133,37 @@ def _wrong(
     samples: AuditedSamples,
 ) -> tuple[list[Estimate] | None, str | None]:
     """How many labels of each client are wrong, or else why that is not told."""
-    if options.label_privacy is not None:
-        return None, "it takes messages that label privacy does not cover"
-    tested = 0 if test is None else len(test.labels) // test.times
-    if test is None or tested < ENOUGH_TEST_SAMPLES:
-        return None, f"it takes {ENOUGH_TEST_SAMPLES} test samples, and there are {_tested(tested)}"
+    if (why_not := why_wrong_untold(test, options)) is not None or test is None:
+        return None, why_not
     found = wrong_labels(run.samples, table, test, samples.is_issue, seen=where.in_sample)
-    if found is None:
-        early = "early models (--probabilities window) or " if where.name in ("all", "final") else ""
-        return None, (
-            "the models are surer of test samples than right, as such that have memorised wrong labels, which then "
-            f"score as right ones do; {early}models that have not seen the sample (--folds 5) may tell"
-        )
-    return found, None
+    return (None, memorised(where)) if found is None else (found, None)
+
+
+def why_wrong_untold(test: CleanSamples | None, options: Options) -> str | None:
+    """Why it is not told how many labels are wrong, whatever the scores are; None if they decide."""
+    if options.label_privacy is not None:
+        return "it takes messages that label privacy does not cover"
+    tested = 0 if test is None else len(test.labels) // test.times
+    if tested < ENOUGH_TEST_SAMPLES:
+        return f"it takes {ENOUGH_TEST_SAMPLES} test samples, and there are {_tested(tested)}"
+    return None
+
+
+def memorised(where: ProbabilitySource) -> str:
+    """Why it is not told how many labels are wrong, if models are surer of test samples than right."""
+    early = "early models (--probabilities window) or " if where.name in ("all", "final") else ""
+    return (
+        "the models are surer of test samples than right, as such that have memorised wrong labels, which then "
+        f"score as right ones do; {early}models that have not seen the sample (--folds 5) may tell"
+    )
+
+
+def note_on_wrong(
+    rows: Sequence[ClientSummary], where: ProbabilitySource, wrong: WrongLabels | None, why_not: str | None
+) -> tuple[str, ...]:
+    """What to say of the number of wrong labels, in a note or none."""
+    caution = hardly_known(rows, where) if why_not is None or wrong is not None else f"is not told: {why_not}"
+    return () if caution is None else (f"how many labels are wrong {caution}",)
 
 
 def hardly_known(rows: Sequence[ClientSummary], where: ProbabilitySource) -> str | None:
@@ -161,15 +193,16 @@ def _refuse_unwritable(run: AuditedRun, options: Options) -> None:
         check_pictures(run.federation.dataset)
 
 
-def _whole(
+def whole_audit(
     run: AuditedRun,
     options: Options,
     where: ProbabilitySource,
-    assessed: Assessment,
+    assessed: Assessment | OfAll,
     samples: AuditedSamples,
     rows: Sequence[ClientSummary],
     verdicts: Mapping[int, Verdict],
-    together: bool,
+    *,
+    together: bool = False,
 ) -> Audit:
     """The audit of all clients, without the likeliest classes of its samples."""
     classes = tuple(run.federation.dataset.classes)
@@ -200,7 +233,7 @@ def _whole(
     )
 
 
-def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary], place: int, seed: int) -> Audit:
+def of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary], place: int, seed: int) -> Audit:
     """The audit that the client at ``place`` in ``rows`` may see: its samples, and pooled numbers of the others.
 
     It has no fingerprint of the federation, which tells the labels of others to who tries labels until it fits. Under
@@ -224,7 +257,8 @@ def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary]
     )
 
 
-def _audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:
+def audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:
+    """The run's samples with what an audit says of each."""
     people = run.samples.people
     return AuditedSamples(
         client=run.samples.client,
@@ -257,7 +291,7 @@ def _detailed(samples: AuditedSamples, review: Indices, top: int) -> Indices:
     return np.concatenate([first, np.setdiff1d(review, first)]).astype(np.int64)
 
 
-def _with_likeliest(audits: list[tuple[Indices, Audit]], table: ProbabilityTable) -> list[Audit]:
+def with_likeliest(audits: list[tuple[Indices, Audit]], table: ProbabilityTable) -> list[Audit]:
     """The audits, each of the samples at some index, with the likeliest classes; one pass over the probabilities."""
     wanted, inverse = np.unique(np.concatenate([index[audit.detailed] for index, audit in audits]), return_inverse=True)
     rows = rows_at(table, wanted)

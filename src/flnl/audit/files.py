@@ -124,7 +124,7 @@ def write_json(audit: Audit, path: Path) -> None:
 
 def summary(audit: Audit) -> dict[str, Any]:
     """The content of ``audit.json``: plain values; matrices have given classes as rows, true ones as columns."""
-    joint, samples, classes = audit.joint, audit.samples, audit.classes
+    joint, classes = audit.joint, audit.classes
     return {
         "schema": SCHEMA,
         "key": audit.key,
@@ -144,7 +144,7 @@ def summary(audit: Audit) -> dict[str, Any]:
         },
         "notes": list(audit.notes),
         "classes": list(classes),
-        "samples": len(samples),
+        "samples": audit.size,
         "n": joint.counts.tolist(),
         "thresholds": joint.thresholds.tolist(),
         "confident_joint": joint.confident.tolist(),
@@ -155,7 +155,7 @@ def summary(audit: Audit) -> dict[str, Any]:
             "inverse_noise_matrix": joint.inverse_noise.tolist(),
         },
         "issues": {
-            "is_label_issue": int(samples.is_issue.sum()),
+            "is_label_issue": audit.issues,
             "off_diagonal": joint.off_diagonal,
             "off_diagonal_calibrated": joint.off_diagonal_calibrated,
         },

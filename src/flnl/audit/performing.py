@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flnl.audit.examination import Examined, examine
 from flnl.audit.options import Options
 from flnl.audit.writing import Written, folder_of, refuse_existing, write
+from flnl.core.errors import UserError
+from flnl.record.run import RunRecord
 from flnl.storage.output_file import check_folder
+
+
+AT_SITES = ("sites", "served")
+"""Executors of runs whose labels are at sites."""
 
 
 def perform(run: Path, options: Options, report: Callable[[str], None] = lambda line: None) -> tuple[Examined, Written]:
@@ -17,6 +23,11 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
     Raises:
         UserError: for mistakes that the user can correct.
     """
+    record = RunRecord.read(run)
+    if record is not None and isinstance(record.executor, Mapping) and record.executor.get("name") in AT_SITES:
+        raise UserError(
+            f"{run}: the labels of this run are at its sites; the command flnl audit asks those of executor=sites"
+        )
     if options.formats or options.corrections is not None:
         folder = folder_of(run, options)
         refuse_existing(folder, options)

@@ -17,7 +17,7 @@ def show(audit: Audit, written: Written) -> None:
     """Print an audit: tables on a terminal, tab-separated lines elsewhere."""
     for heading, header, rows in tables(audit):
         _print(heading, header, rows)
-    if not audit.samples.is_issue.any():
+    if not audit.issues:
         print_line(NOTHING)
     for file in written.files:
         print_line(file)
@@ -31,11 +31,10 @@ def show(audit: Audit, written: Written) -> None:
 
 def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
     """The tables: heading, columns and rows."""
-    samples, classes = audit.samples, audit.classes
-    issues = int(samples.is_issue.sum())
+    classes = audit.classes
     numbers: list[Sequence[str]] = [
-        ("samples", f"{len(samples)}"),
-        ("issues", f"{issues}"),
+        ("samples", f"{audit.size}"),
+        ("issues", f"{audit.issues}"),
         ("wrong labels, expected", _range(audit.wrong)),
         ("expected precision", _share(audit.precision.of_issues)),
         ("probabilities", audit.source.description),

@@ -180,6 +180,16 @@ class Audit:
     wrong: WrongLabels | None = None  # how many of the samples' labels are; None if that cannot be estimated
 
     @property
+    def size(self) -> int:
+        """The number of labels, also of those that are at sites and not among ``samples``."""
+        return len(self.samples) or sum(row.samples for row in self.by_client)
+
+    @property
+    def issues(self) -> int:
+        """The number of issues, likewise."""
+        return int(self.samples.is_issue.sum()) if len(self.samples) else sum(row.issues for row in self.by_client)
+
+    @property
     def title(self) -> str:
         """What is audited: the data set, the method and, in the audit of a single client, whose labels."""
         whose = [] if self.fingerprint is not None else [f"client {self.by_client[0].name}"]

@@ -126,6 +126,20 @@ def described(kind: str, count: int, last: int) -> str:
 def of_final_model(run: AuditedRun, note: str | None) -> Table:
     """The probabilities of ``model.pt``.
 
+    Each client's samples are scored apart: a batch with others may give other last bits than the client alone has.
+
+    Raises:
+        UserError: if there is none.
+    """
+    source, network, test = final_model(run, note)
+    parts = np.split(run.position, np.flatnonzero(np.diff(run.samples.client)) + 1)
+    images = run.federation.dataset.train
+    return source, InMemory(np.concatenate([scored(network, images, part) for part in parts])), test
+
+
+def final_model(run: AuditedRun, note: str | None) -> tuple[ProbabilitySource, Network, CleanSamples]:
+    """The model of ``model.pt``, and how it scores the test set.
+
     Raises:
         UserError: if there is none.
     """
@@ -145,17 +159,20 @@ def of_final_model(run: AuditedRun, note: str | None) -> Table:
         note=note,
     )
     tested = run.federation.tested
-    test = CleanSamples(data.test_labels[tested], _scored(network, data.test, tested).astype(np.float64))
-    return source, InMemory(_scored(network, data.train, run.position)), test
+    return (
+        source,
+        network,
+        CleanSamples(data.test_labels[tested], scored(network, data.test, tested).astype(np.float64)),
+    )
 
 
-def _scored(network: Network, images: Images, position: NDArray[np.int64]) -> NDArray[np.float32]:
+def scored(network: Network, images: Images, position: NDArray[np.int64]) -> NDArray[np.float32]:
     """The model's probabilities [n, K] of the images at ``position`` [n]."""
-    scored = np.empty((len(position), network.num_classes), np.float32)
+    rows = np.empty((len(position), network.num_classes), np.float32)
     for start in range(0, len(position), SCORED):
         part = torch.from_numpy(position[start : start + SCORED])
-        scored[start : start + SCORED] = F.softmax(network.outputs(images, part).double(), dim=1).numpy()
-    return scored
+        rows[start : start + SCORED] = F.softmax(network.outputs(images, part).double(), dim=1).numpy()
+    return rows
 
 
 def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:

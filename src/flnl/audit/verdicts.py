@@ -79,6 +79,22 @@ def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequ
     return verdicts
 
 
+def write_verdicts(
+    path: Path, verdicts: Mapping[int, Verdict], samples: LabelledSamples, classes: Sequence[str]
+) -> None:
+    """Write verdicts on samples, by index, as the page saves them.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(COLUMNS)
+        for i, one in verdicts.items():
+            label = "" if one.label is None else classes[one.label]
+            lines.writerow([samples.owner[i], samples.name[i], one.judgement, label])
+
+
 def _finder(known: Mapping[tuple[str, ...], int]) -> Callable[..., int | None]:
     """Finds names as they are, without a spreadsheet's mark, or in another Unicode form where that is of one alone."""
 

@@ -68,7 +68,13 @@ class Estimate:
 
 
 def wrong_labels(
-    samples: LabelledSamples, table: ProbabilityTable, test: CleanSamples, is_issue: Mask, *, seen: bool
+    samples: LabelledSamples,
+    table: ProbabilityTable,
+    test: CleanSamples,
+    is_issue: Mask,
+    *,
+    seen: bool,
+    together: Array | None = None,
 ) -> list[Estimate] | None:
     """The estimate for each client [C]; None if the models have memorised too much to tell.
 
@@ -80,7 +86,24 @@ def wrong_labels(
         test: clean samples.
         is_issue: the samples [N] that are listed.
         seen: whether a model behind the probabilities was trained on the clients' labels.
+        together: the sum [G] of the ``evidence`` of all clients; None if all are among the samples.
     """
+    mixture = _mixture(samples, table, test, is_issue, seen=seen)
+    return None if mixture is None else mixture.estimates(seen=seen, together=together)
+
+
+def evidence(
+    samples: LabelledSamples, table: ProbabilityTable, test: CleanSamples, *, seen: bool
+) -> NDArray[np.float64] | None:
+    """What each client sends: its scores' log likelihood [C, G] at the pairs of the grid; None as ``wrong_labels``."""
+    mixture = _mixture(samples, table, test, np.zeros(len(samples), np.bool_), seen=seen)
+    return None if mixture is None else mixture.evidence(_grid(seen=seen))
+
+
+def _mixture(
+    samples: LabelledSamples, table: ProbabilityTable, test: CleanSamples, is_issue: Mask, *, seen: bool
+) -> _Mixture | None:
+    """The clients' scores; None if the models have memorised too much to tell."""
     model = np.zeros(len(samples), np.int64) if test.model is None else test.model
     tests = np.split(np.arange(len(test.labels)), 1 if test.model is None else test.times)  # of each model
     calibrations = [Calibration.fitted(test.labels[part], test.probabilities[part]) for part in tests]
@@ -100,8 +123,17 @@ def wrong_labels(
         _unseen(_log_odds(calibration(test.probabilities[part])), test.labels[part])
         for part, calibration in zip(tests, calibrations, strict=True)
     ]
-    right, wrong = (sum(mix[:, m] @ both[kind] for m, both in enumerate(unseen)) for kind in range(2))
-    return _Mixture(scores.sum(axis=0), right, wrong).estimates(unlisted=scores[0], seen=seen)
+    right, wrong = (  # a client at a time, as it has the same bits then beside others and alone
+        np.stack([sum(own[m] @ both[kind] for m, both in enumerate(unseen)) for own in mix]) for kind in range(2)
+    )
+    return _Mixture(scores.sum(axis=0), scores[0], right, wrong)
+
+
+def _grid(*, seen: bool) -> Array:
+    """The chances of an unseen score to become one in each bin [G, F, B], by s (a, b)."""
+    if not seen:
+        return _moved(0.0, 0.0)[None]
+    return np.stack([_moved(r * np.cos(angle), r * np.sin(angle)) for angle in ANGLES for r in LENGTHS])
 
 
 def _log_odds(probabilities: Array) -> Array:
@@ -129,6 +161,7 @@ class _Mixture:
     """Clients' scores, and how right and wrong labels of their classes score unseen."""
 
     scores: Array  # [C, B]
+    unlisted: Array  # [C, B], of labels that are no issues
     right: Array  # [C, F]
     wrong: Array  # [C, F]
 
@@ -143,21 +176,22 @@ class _Mixture:
         is_wrong = SHARES[:, None] * wrong[:, None]
         return is_wrong, is_wrong + (1 - SHARES[:, None]) * right[:, None]
 
-    def estimates(self, unlisted: Array, *, seen: bool) -> list[Estimate]:
-        """The estimates, given the scores [C, B] of labels that are no issues."""
-        if seen:
-            moved = np.stack([_moved(r * np.cos(angle), r * np.sin(angle)) for angle in ANGLES for r in LENGTHS])
-        else:
-            moved = _moved(0.0, 0.0)[None]
+    def evidence(self, moved: Array) -> Array:
+        """The log likelihood of each client's scores [C, G]."""
         clients = range(len(self.scores))
-        evidence = np.stack([logsumexp(np.log(self.mixed(c, moved)[1]) @ self.scores[c], axis=1) for c in clients])
-        together, found = evidence.sum(axis=0), []
-        for c in clients:
+        return np.stack([logsumexp(np.log(self.mixed(c, moved)[1]) @ self.scores[c], axis=1) for c in clients])
+
+    def estimates(self, *, seen: bool, together: Array | None) -> list[Estimate]:
+        """The estimates, given the sum [G] of the evidence of all clients, by default of these."""
+        moved, found = _grid(seen=seen), []
+        evidence = self.evidence(moved)
+        together = evidence.sum(axis=0) if together is None else together
+        for c in range(len(self.scores)):
             weight = _memory(together - evidence[c], evidence[c]) if seen else np.ones(1)
             at = weight > NEGLIGIBLE * weight.max()
             is_wrong, both = self.mixed(c, moved[at])
             chance = softmax(np.log(both) @ self.scores[c], axis=1) * (weight[at] / weight[at].sum())[:, None]
-            every, missed = (_counted(chance, is_wrong / both, counts) for counts in (self.scores[c], unlisted[c]))
+            every, missed = (_counted(chance, is_wrong / both, counts) for counts in (self.scores[c], self.unlisted[c]))
             found.append(Estimate(every, missed))
         return found
 

@@ -136,8 +136,8 @@ def command(arguments: Sequence[str]) -> None:
         Interrupted: after SIGTERM.
     """
     run, options, quiet = options_of(arguments)
-    from flnl.audit.performing import perform
     from flnl.audit.printed import show
+    from flnl.sites.audit import perform
 
     with _interruptible():
         if quiet:

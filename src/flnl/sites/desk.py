@@ -21,6 +21,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flnl import __version__
+from flnl.audit.corrections import CORRECTED
 from flnl.core.errors import UserError
 from flnl.core.execution import ClientJob
 from flnl.core.messages import Answered, Broadcast, ClientResult, ClientState, ClientTask, Samples
@@ -39,7 +40,13 @@ from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, wire
+from flnl.sites.audit_messages import CountedLabels, Question
+from flnl.sites.audit_messages import Written as PageWritten
+from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
+from flnl.sites.auditing import Corrected, Review, SiteAudit
 from flnl.sites.messages import (
+    AUDIT,
+    AUDITED,
     DONE,
     EVALUATE,
     FINISH,
@@ -63,8 +70,9 @@ from flnl.storage.atomic import write_atomically
 log = logging.getLogger(__name__)
 
 SECRET, LEDGER, RUNS = "secret.key", "ledger.jsonl", "runs"
-OPENING, SCORED_MODELS = "opened", "scored.json"
-"""In a run's folder: the message that has opened it, and digests of models that were scored, by message and round."""
+OPENING, SCORED_MODELS, LAST_QUESTION = "opened", "scored.json", "audited"
+"""In a run's folder: the message that has opened it; digests of models that were scored, by message and round; the last
+message of an audit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +169,15 @@ class Desk:
             return [messages.written(REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH}
+        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH, "audit": AUDIT}
         run = self._run(messages.run_of(parts))
-        header = messages.read_header(parts, kinds, set() if run is None else _expected(run.built))
+        header = messages.read_header(parts, kinds, set() if run is None else {*_expected(run.built), Question})
         if header["kind"] == "open":
             return [self._open(header, parts[0])]
         if run is None:
             raise RefusedError("the server has not opened this run here")
+        if header["kind"] == "audit":
+            return [self._audited(run, header["question"], parts[0])]
         if len(parts) != 2:
             raise WireError("a message without a model")
         sent = messages.read_model(parts[1], run.built.initial)
@@ -350,7 +360,48 @@ class Desk:
             }
         return messages.written(SCORED, kind="scored", **scores)
 
-    # -------------------------------------------------------------------------------------------------------- the end
+    # -------------------------------------------------------------------------------------------------- after the run
+
+    def _audited(self, run: _Run, question: Any, asked: bytes) -> bytes:
+        """The answer to a question of an audit, if its types may leave."""
+        if not isinstance(question, Question):
+            raise WireError("a question that is none")
+        self.policy.admit_audit()
+        told = self._audit(run, Review()).answer(question)
+        if isinstance(told, PageWritten):
+            write_atomically(run.folder / LAST_QUESTION, asked)
+        labels = self.data.samples.given.numpy().astype("<i8").tobytes()
+        self.ledger.release(run.folder.name, [type(told)], {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
+        return messages.written(AUDITED, kind="audited", told=told)
+
+    def _audit(self, run: _Run, review: Review) -> SiteAudit:
+        alone = self.data.federation(0, 1)
+        return SiteAudit(run.folder, alone, run.client, run.clients, self.policy.counts, review)
+
+    def review(self, name: str, files: Sequence[Path], corrections: Corrected | None = None) -> Path:
+        """Write the page of the last audit anew, after a review, and beside it ``corrected.csv``.
+
+        The server is not asked, and told nothing. A later audit replaces the page, not the corrected labels.
+
+        Args:
+            name: the run's.
+            files: verdicts, as the page saves them.
+            corrections: whose labels ``corrected.csv`` gets; None to write none.
+
+        Returns:
+            The folder of the page.
+
+        Raises:
+            UserError: if there was no audit, or the verdicts are of other labels.
+        """
+        run = self._run(name)
+        if run is None or not (run.folder / LAST_QUESTION).is_file():
+            raise UserError("there was no audit of this run here")
+        header = messages.read_header([(run.folder / LAST_QUESTION).read_bytes()], {"audit": AUDIT}, {Question})
+        self._audit(run, Review(tuple(files), corrections)).answer(header["question"])
+        if corrections is not None:
+            (run.folder / AUDIT_FOLDER / CORRECTED).replace(run.folder / CORRECTED)
+        return run.folder / AUDIT_FOLDER
 
     def _finish(self, run: _Run, header: Mapping[str, Any], params: Params) -> list[bytes]:
         """Write what the site gets out of the run: the model, and ``labels.csv`` with its own names of samples."""

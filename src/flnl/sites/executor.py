@@ -32,7 +32,7 @@ from flnl.sites.carrier import Carrier, Loopback
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
 from flnl.sites.link import Link, Waiting
-from flnl.sites.policy import Policy, revealed
+from flnl.sites.policy import AUDIT, Policy, revealed
 from flnl.sites.shared import Built, built, shared
 from flnl.sites.traffic import leaving
 from flnl.storage.atomic import write_atomically
@@ -89,7 +89,7 @@ class Sites(ClientsApart):
             end=link.finish,
             held_out=link.evaluate if held_out else None,
         )
-        sent = {name_of(kind) for kind in revealed(method)}
+        sent = {AUDIT, *(name_of(kind) for kind in revealed(method))}
         unsent = [name for name in self.allow if name not in sent]
         leaves = leaving(method, counts=self.counts, held_out=held_out)
         return server, [

@@ -26,9 +26,24 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.run import checkpoint
 from flnl.run.apart import AwayError
 from flnl.sites import messages, values, wire
+from flnl.sites.audit_messages import Question
 from flnl.sites.carrier import Carrier
 from flnl.sites.evaluator import Counted
-from flnl.sites.messages import DONE, EVALUATE, FINISH, FINISHED, ONE, OPEN, OPENED, REFUSED, SCORED, TASK, Parts
+from flnl.sites.messages import (
+    AUDIT,
+    AUDITED,
+    DONE,
+    EVALUATE,
+    FINISH,
+    FINISHED,
+    ONE,
+    OPEN,
+    OPENED,
+    REFUSED,
+    SCORED,
+    TASK,
+    Parts,
+)
 from flnl.sites.shared import key_of
 from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, SCORED_MODEL, Traffic
 from flnl.sites.values import Sender
@@ -38,6 +53,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 V = TypeVar("V")
+A = TypeVar("A")
 
 WAITS = 0.2
 """Seconds between two questions whether answers have come."""
@@ -198,6 +214,30 @@ class Link:
                 raise UserError(f"site {self.sites[client]} sent numbers of labels that are none")
             self.told[client] = Counted(None, counts["changed"], counts["flagged"])
 
+    def audit(self, questions: Mapping[int, Question], kind: type[A]) -> dict[int, A]:
+        """Ask all sites a question of an audit; the answers, which must be of this ``kind``, by client.
+
+        Raises:
+            UserError: naming a site that refuses, or whose answer is none.
+        """
+        told: dict[int, A] = {}
+        asked = {
+            client: [messages.written(AUDIT, kind="audit", run=self.run, question=question)]
+            for client, question in questions.items()
+        }
+        for client, parts in self._answers(asked):
+            said = self._told(client, parts, {"audited": AUDITED}, [kind])["told"]
+            try:
+                if not isinstance(said, kind):
+                    raise WireError("an answer to another question")
+                values.check(said, Sender(len(self.classes), self.sizes[client], {}, self._agreed))
+            except WireError as error:
+                raise UserError(f"site {self.sites[client]} sent {error}") from None
+            self.traffic.payload("up", [said])
+            told[client] = said
+        self.close()
+        return {client: told[client] for client in questions}
+
     def close(self) -> None:
         """Write what has crossed."""
         self.traffic.save(self.folder / NAME)
@@ -348,14 +388,16 @@ class Link:
             raise UserError(f"site {site} {messages.NOT_DONE[header['kind']]}: {why}{way_on}")
         return header
 
-    def _told(self, client: int, parts: Parts, kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    def _told(
+        self, client: int, parts: Parts, kinds: dict[str, dict[str, Any]], expected: Sequence[type] = ()
+    ) -> dict[str, Any]:
         """As ``_said``, of an answer that must be one.
 
         Raises:
             UserError: if the site has refused or failed, or the answer is none.
         """
         try:
-            return self._said(client, parts, kinds)
+            return self._said(client, parts, kinds, expected)
         except WireError as error:
             raise UserError(f"site {self.sites[client]} sent {error}") from None
 

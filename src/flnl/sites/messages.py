@@ -92,6 +92,12 @@ All are None if there are fewer samples than the site tells of, and the loss alo
 ONE = 2**32
 """A loss of 1 in a message: sums of whole numbers are the same in any order of sites."""
 
+AUDIT = {"kind": str, "run": str, "question": Any}
+"""The server asks something in an audit of labels: an ``audit_messages.Question``."""
+
+AUDITED = {"kind": str, "told": Any}
+"""A site's answer, of the type that belongs to the question."""
+
 FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
 """A site has written what it gets out of a run."""
 

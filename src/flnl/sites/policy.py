@@ -18,6 +18,8 @@ from flnl.storage.atomic import write_atomically
 
 SECONDS = 60.0
 """How long to wait for another process that writes the ledger."""
+AUDIT = "CountedLabels"
+"""What ``allow`` must name for an audit of labels."""
 TRIES = 3
 """How often a job of one round may be asked for with other contents, as by a server that begins the round anew."""
 
@@ -47,6 +49,15 @@ class Policy:
             name = name_of(kind)
             if math.isinf(epsilon) and name not in self.allow:
                 raise RefusedError(f"{method.name} sends {name}, which the site has not allowed: allow=[{name}]")
+
+    def admit_audit(self) -> None:
+        """Let a server audit labels: its sums tell how many samples of each class there are.
+
+        Raises:
+            RefusedError: saying what would have to be allowed.
+        """
+        if AUDIT not in self.allow:
+            raise RefusedError(f"an audit sends {AUDIT}, which the site has not allowed: allow=[{AUDIT}]")
 
 
 def revealed(method: Method) -> dict[type, float]:

@@ -17,7 +17,7 @@ def start(audit: Audit) -> int:
 
     It is the audit's own cut, or else the one below which there are about as many labels as issues.
     """
-    curve, issues = audit.precision, int(audit.samples.is_issue.sum())
+    curve, issues = audit.precision, audit.issues
     if audit.cut is not None:
         return int(np.abs(np.array(curve.cuts) - audit.cut).argmin())
     return int(np.abs(np.array(curve.below) - issues).argmin())
@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 100, 40
 def section(audit: Audit) -> Markup:
     """The slider, below a drawing of the share of labels below each cut and of their expected precision."""
     at, curve = start(audit), audit.precision
-    total = max(1, len(audit.samples))
+    total = max(1, audit.size)
     steps = len(curve.cuts) - 1
     area = " ".join(f"{WIDTH * i / steps:g},{HEIGHT * (1 - below / total):.2f}" for i, below in enumerate(curve.below))
     drawing = element(

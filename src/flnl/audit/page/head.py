@@ -12,7 +12,7 @@ from flnl.audit.result import Audit, WrongLabels
 
 def head(audit: Audit) -> Markup:
     """Title, source, numbers, notes and limits."""
-    total, issues = len(audit.samples), int(audit.samples.is_issue.sum())
+    total, issues = audit.size, audit.issues
     precision = audit.precision.of_issues
     wrong = audit.wrong
     tiles = [
@@ -48,6 +48,8 @@ def _about(wrong: WrongLabels) -> str:
 
 
 def _number_of_clients(audit: Audit) -> int:
+    if not len(audit.samples):
+        return sum(len(row.clients) for row in audit.by_client)
     return len(np.unique(audit.samples.client))
 
 
@@ -62,7 +64,7 @@ def _sentence(note: str) -> str:
 
 def limits(audit: Audit) -> Iterator[str]:
     """What a reader has to know of the numbers and of the data on the page, a sentence or two each."""
-    tested, total = audit.precision.test_samples, len(audit.samples)
+    tested, total = audit.precision.test_samples, audit.size
     yield "An issue is a label that the models doubt, not one known to be wrong. Look before you change a label."
     if tested:
         yield (
@@ -80,10 +82,13 @@ def limits(audit: Audit) -> Iterator[str]:
             "how many are listed. Labels that were memorised make the interval wide, and a test set that differs from "
             "a client's data misleads it."
         )
-    yield (
-        "This page shows names, labels and images of clients' samples. Show it only to people who may see these data; "
-        "flnl audit --clients writes a page for each client, with the others' numbers pooled."
-    )
+    if len(audit.samples):
+        yield (
+            "This page shows names, labels and images of clients' samples. Show it only to people who may see these "
+            "data; flnl audit --clients writes a page for each client, with the others' numbers pooled."
+        )
+    else:
+        yield "This page has sums alone: samples, labels and images are at the sites, each of which has its own page."
     yield (
         "The counts and sums that an audit asks of clients tell of their labels. Secure aggregation hides them from "
         "the server, and --label-privacy randomises them."

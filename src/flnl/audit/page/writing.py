@@ -124,6 +124,8 @@ def _foot(audit: Audit) -> Markup:
         element("p", f"flnl {audit.version} · run {audit.key[:16]}{federation}"),
         element(
             "p",
-            "All samples are in audit.csv, all numbers in audit.json. Verdicts stay in this browser until saved.",
+            "All samples are in audit.csv, all numbers in audit.json. Verdicts stay in this browser until saved."
+            if len(audit.samples)
+            else "All numbers are in audit.json.",
         ),
     )

@@ -1,0 +1,191 @@
+"""The audit of labels at sites: sums cross, and every number is that of the audit of pooled labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flnl.audit.options import Options
+from flnl.audit.performing import perform as perform_pooled
+from flnl.core.errors import UserError
+from flnl.sites.audit import perform
+from flnl.sites.audit_messages import CountedLabels, Question
+from flnl.sites.link import Link
+from flnl.sites.policy import Ledger
+from flnl.sites.traffic import Traffic
+from tests.properties.runs import run
+from tests.registry import TINY
+
+WORDS = (
+    *(word for word in TINY if not word.startswith(("executor=", "dataset.test_size"))),
+    *("dataset.test_size=250", "method=fedavg", "rounds=3", "noise=symmetric", "noise.eta=0.3", "audit.record=false"),
+)
+ALLOW = "executor.allow=[CountedLabels]"
+ELSEWHERE = ("federation", "measured", "options", "notes")
+"""What an audit without the truth and with other options has otherwise, or is no number."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulation."""
+    return run(WORDS, tmp_path_factory.mktemp("here") / "run", "executor=sequential").folder
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with sites."""
+    return run(WORDS, tmp_path_factory.mktemp("there") / "run", "executor=sites", ALLOW).folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return [{key: value for key, value in row.items() if key != "true_label"} for row in csv.DictReader(file)]
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    return {key: one for key, one in json.loads((folder / "audit.json").read_text()).items() if key not in ELSEWHERE}
+
+
+def page(path: Path) -> dict[str, Any]:
+    """What the script of a page knows."""
+    text = path.read_text()
+    start = text.index('type="application/json"')
+    return json.JSONDecoder().raw_decode(text[text.index("{", start) :])[0]  # type: ignore[no-any-return]
+
+
+def site(folder: Path, client: int) -> Path:
+    (found,) = (folder / "sites" / str(client) / "runs").iterdir()
+    return found / "audit"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"min_precision": 0.4, "score": "normalized_margin", "adjust": True},
+        {"issues": "confident_learning", "prior_weight": 0.5, "min_client": 22},
+        {"prior": "none"},
+    ],
+    ids=str,
+)
+def test_every_number_is_that_of_pooled_labels(more: dict[str, Any], here: Path, there: Path, tmp_path: Path) -> None:
+    perform_pooled(here, Options(out=tmp_path / "pooled", clients=True, **more))
+    perform(there, Options(out=tmp_path / "server", clients=True, **more))
+    pooled = tmp_path / "pooled"
+    assert numbers(tmp_path / "server") == numbers(pooled)
+    assert not (tmp_path / "server" / "audit.csv").exists()
+    for client in range(8):
+        one, other = pooled / "clients" / f"{client:04d}", site(there, client)
+        assert numbers(other) == numbers(one)
+        assert rows(other / "audit.csv") == rows(one / "audit.csv")
+        shown, expected = page(other / "index.html"), page(one / "index.html")
+        assert {**shown, "key": ""} == {**expected, "key": ""}
+
+
+def test_numbers_of_interest_are_there(here: Path, tmp_path: Path) -> None:
+    """Or the comparison would say little: wrong labels are told, labels stand out, and a cut is chosen."""
+    found = [
+        perform_pooled(here, Options(formats=("json",), out=tmp_path / str(least), min_precision=least))[0].audit
+        for least in (None, 0.4)
+    ]
+    issues = [one.issues for one in found]
+    assert 0 < issues[1] < issues[0] < found[0].size
+    assert found[1].cut is not None
+    assert 0 < found[1].cut < 1
+    assert found[0].wrong is not None
+    assert found[0].wrong.expected > 10
+
+
+def test_a_site_takes_part_if_it_has_allowed_that(tmp_path: Path) -> None:
+    """And what it has sent is in its ledger; nothing of single samples crosses."""
+    folder = run(WORDS, tmp_path / "run", "executor=sites").folder
+    with pytest.raises(UserError, match=r"site 0 refused: an audit sends CountedLabels, .* allow=\[CountedLabels\]"):
+        perform(folder, Options())
+    assert not (folder / "audit").exists()
+    perform(folder, Options(data=(ALLOW,)))
+    releases = Ledger(folder / "sites" / "3" / "ledger.jsonl", b"").releases
+    assert [(one.type, one.epsilon) for one in releases] == [("CountedLabels", None)]
+    crossed = {row[:2]: row[2:] for row in Traffic.read(folder / "crossed.csv").rows()}
+    sent = {what: messages for (direction, what), (messages, _) in crossed.items() if direction == "up"}
+    audit = ("CountedLabels", "CountedJoint", "CountedMarks", "CountedIssues", "AuditWritten")
+    assert {name: sent[name] for name in audit} == dict.fromkeys(audit, 8)
+    assert sum(crossed["up", name][1] for name in audit) < 8 * (2 * 80 + 2 * 800 + 101 * 8 + 301 * 8 + 200)
+
+
+def test_each_site_corrects_its_own_labels(here: Path, there: Path, tmp_path: Path) -> None:
+    """Joined, the suggested labels are those of the pooled audit; a review needs no server."""
+    perform_pooled(here, Options(out=tmp_path / "pooled", corrections="suggested"))
+    perform(there, Options(out=tmp_path / "server", corrections="suggested"))
+    pooled = {row["id"]: row["label"] for row in rows(tmp_path / "pooled" / "corrected.csv")}
+    own = [rows(site(there, client).parent / "corrected.csv") for client in range(8)]
+    assert {row["id"]: row["label"] for part in own for row in part} == pooled
+    assert not (tmp_path / "server" / "corrected.csv").exists()
+
+
+def test_a_review_changes_the_labels_of_its_site(there: Path, tmp_path: Path) -> None:
+    perform(there, Options(out=tmp_path / "server"))
+    first = next(row for row in rows(site(there, 3) / "audit.csv") if row["is_label_issue"] == "True")
+    (tmp_path / "verdicts.csv").write_text(
+        f"client,sample,verdict,label\n3,{first['sample']},wrong,{first['predicted_label']}\n"
+    )
+    options = Options(
+        out=tmp_path / "server", force=True, reviewed=(tmp_path / "verdicts.csv",), corrections="reviewed"
+    )
+    perform(there, options)
+    given = {row["sample"]: row["given_label"] for row in rows(site(there, 3) / "audit.csv")}
+    corrected = {row["id"]: row["label"] for row in rows(site(there, 3).parent / "corrected.csv")}
+    assert {name for name, label in corrected.items() if label != given[name]} == {first["sample"]}
+    assert corrected[first["sample"]] == first["predicted_label"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (Options(issues="both"), "--issues both needs cuts across sites: choose predicted_neq_given or"),
+        (Options(folds=5), "score them with the final model"),
+        (Options(probabilities="window"), "score them with the final model"),
+        (Options(label_privacy=1.0), "--label-privacy"),
+    ],
+    ids=["issues", "folds", "window", "privacy"],
+)
+def test_what_takes_more_than_sums_is_refused(options: Options, why: str, there: Path) -> None:
+    with pytest.raises(UserError, match=why):
+        perform(there, options)
+    with pytest.raises(UserError, match="the labels of this run are at its sites; the command flnl audit asks"):
+        perform_pooled(there, options)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"step": "tell"}, "an audit has no such step"),
+        ({"step": "join", "thresholds": None}, "without what is known before it"),
+        ({"step": "write"}, "without what is known before it"),
+        ({"options": {"score": "self_confidence"}}, "other options of an audit than there are"),
+    ],
+    ids=str,
+)
+def test_a_question_that_is_none_is_refused(change: dict[str, Any], why: str, there: Path, tmp_path: Path) -> None:
+    seen = list[Question]()
+
+    class NotedError(Exception):
+        pass
+
+    def ask(link: Link, questions: Any, kind: type) -> Any:
+        seen.extend(questions.values())
+        link_.append(link)
+        raise NotedError
+
+    link_ = list[Link]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Link, "audit", ask)
+        with pytest.raises(NotedError):
+            perform(there, Options(out=tmp_path / "server"))
+    asked = replace(seen[0], **change)
+    with pytest.raises(UserError, match=f"site 0 refused: .*{why}"):
+        link_[0].audit(dict.fromkeys(link_[0].sites, asked), CountedLabels)
