@@ -83,6 +83,8 @@ class Network(RunModel):
         self.meter = Meter()
         self.recorded: RecordedPasses | None = None
         """Scores full batches by CUDA graphs; set by an executor that records."""
+        self.by_workers: Callable[[Images, Tensor, str], Tensor] | None = None
+        """Scores many samples in worker processes; set by an executor while it has some."""
 
     @property
     def device(self) -> torch.device:
@@ -282,6 +284,14 @@ class Network(RunModel):
         """As ``logits``, for the images at ``index``; with ``on_device``, they stay there and nothing is waited for."""
         return self._scores(images, index, self.module, output, None, on_device=on_device)
 
+    def shared_outputs(
+        self, images: "Images", index: Tensor, *, output: str = LOGITS, on_device: bool = False
+    ) -> Tensor:
+        """As ``outputs``, to the bit, shared by the executor's workers if it has some: only while they are idle."""
+        if self.by_workers is None or len(index) <= self.score_batch:
+            return self.outputs(images, index, output=output, on_device=on_device)
+        return self.by_workers(images, index, output)
+
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
 
@@ -339,17 +349,17 @@ class Network(RunModel):
         return torch.cat(parts) if on_device else torch.cat(parts).cpu()
 
     def _of_batch(self, module: nn.Module, output: str, inputs: Tensor) -> Tensor:
-        if self.recorded is not None and len(inputs) == self._score_batch:
+        if self.recorded is not None and len(inputs) == self.score_batch:
             return self.recorded(module, output, inputs)
         return by_name.output(module, output, inputs)
 
     @property
-    def _score_batch(self) -> int:
+    def score_batch(self) -> int:
         """Number of samples that are scored at once."""
         return min(SCORE_BATCH, self.chunk(1))
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
-        parts = index.split(self._score_batch)
+        parts = index.split(self.score_batch)
         for stored in self.here(images).read_each(parts, augmented=augment is not None):
             draws = None if augment is None else self.transform.draw(augment, len(stored), tuple(stored.shape[2:]))
             yield self.prepare(stored, draws)

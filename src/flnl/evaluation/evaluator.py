@@ -84,16 +84,18 @@ class Evaluator:
             params: the model to score.
             after: the state after whose round it is evaluated; None outside a run, where nothing is recorded.
         """
-        data = self.federation.dataset
-        logits, labels = self._outputs(params, self.federation.tested)
+        data, tested = self.federation.dataset, self.federation.tested
+        self.network.load(params)
+        logits = self.network.shared_outputs(data.test, torch.from_numpy(tested))
+        labels = torch.from_numpy(data.test_labels[tested])
         accuracy, loss = accuracy_and_loss(logits, labels)
         metrics = {"accuracy": accuracy, "test_loss": loss}
         if self.method.networks > 1:
-            metrics |= self._each_network(self.federation.tested)
+            metrics |= self._each_network(tested)
         if len(self.federation.validation):
             held_out = torch.as_tensor(self.federation.validation)
             labels = torch.as_tensor(self.federation.given)[held_out]
-            accuracy, loss = accuracy_and_loss(self.network.outputs(data.train, held_out), labels)
+            accuracy, loss = accuracy_and_loss(self.network.shared_outputs(data.train, held_out), labels)
             metrics |= {"validation_accuracy": accuracy, "validation_loss": loss}
         if self.memorization and self.federation.truth is not None:
             metrics |= self._memorized(self.federation.truth)
@@ -102,7 +104,7 @@ class Evaluator:
         return metrics
 
     def _outputs(self, params: Params, index: Indices) -> tuple[Tensor, Tensor]:
-        """Logits of ``params`` on the test samples at ``index``, and their labels; ``params`` stay loaded."""
+        """Logits of ``params`` on the test samples at ``index``, and their labels."""
         self.network.load(params)
         data = self.federation.dataset
         return self.network.outputs(data.test, torch.from_numpy(index)), torch.from_numpy(data.test_labels[index])
@@ -110,10 +112,8 @@ class Evaluator:
     def _each_network(self, index: Indices) -> dict[str, float]:
         """Accuracy of each network of the loaded pair on the test samples at ``index``."""
         data = self.federation.dataset
-        labels = torch.from_numpy(data.test_labels[index])
-        outputs = {
-            name: self.network.outputs(data.test, torch.from_numpy(index), output=name) for name in (FIRST, SECOND)
-        }
+        labels, tested = torch.from_numpy(data.test_labels[index]), torch.from_numpy(index)
+        outputs = {name: self.network.shared_outputs(data.test, tested, output=name) for name in (FIRST, SECOND)}
         return {f"accuracy_{name}": accuracy_and_loss(logits, labels)[0] for name, logits in outputs.items()}
 
     def aid(self, kinds: Collection[type]) -> Payload:
@@ -151,7 +151,7 @@ class Evaluator:
     def _memorized(self, truth: Tensor) -> dict[str, float]:
         """Server-side memorization (FLR, Table 1): the loaded model on all training samples with given labels."""
         held = torch.from_numpy(self.federation.held)
-        predicted = self.network.outputs(self.federation.dataset.train, held).argmax(1).numpy()
+        predicted = self.network.shared_outputs(self.federation.dataset.train, held).argmax(1).numpy()
         given = torch.as_tensor(self.federation.given)[held].numpy()
         shares = asdict(memorization(predicted, given, truth[held].numpy()))
         return {f"memorization_{name}": share for name, share in shares.items()}

@@ -123,7 +123,7 @@ class Recorder:
         sums = self.sums
         final = torch.empty_like(sums.all)
         self._each_block(lambda block, rows: final[block].copy_(rows))
-        tested = self._network.outputs(self._data.test, self._tested)
+        tested = self._network.shared_outputs(self._data.test, self._tested)
         return {
             "window": _mean(sums.all if sums.window is None else sums.window, sums.in_window),
             "all": _mean(sums.all, len(sums.rounds)),
@@ -164,7 +164,7 @@ class Recorder:
         first, images = 0, self._data.train
         for index in self._held.split(BLOCK):
             block = slice(first, first + len(index))
-            use(block, _probabilities(self._network.outputs(images, index, on_device=True)))
+            use(block, _probabilities(self._network.shared_outputs(images, index, on_device=True)))
             first = block.stop
 
 

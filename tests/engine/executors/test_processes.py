@@ -20,12 +20,15 @@ from flnl.core.payload import Params
 from flnl.core.state import RoundResult
 from flnl.core.tally import Tally
 from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine import network as scoring
 from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Failure, Workbench
 from flnl.engine.network import Network
+from flnl.models.resnet import ResNet
 from tests.engine.executors import jobs
 from tests.properties.reference import References
 from tests.properties.runs import assembled, difference
@@ -53,6 +56,7 @@ def net() -> Network:
     return network(mlp(4, 3))
 
 
+COLOURED = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3)
 IMAGES = TensorImages(torch.arange(4000, dtype=torch.float32).reshape(1000, 1, 2, 2))
 
 
@@ -192,6 +196,78 @@ def test_other_images_are_noticed(net: Network) -> None:
             given = jobs.tasks(received(net), images, [2] * 6)
             (one, _) = executor.map(jobs.Received(), given, as_list)
             assert one.results[0].value[1] is images
+
+
+# -------------------------------------------------------------------------------------------------------- evaluations
+
+
+@pytest.mark.parametrize(("samples", "shares"), [(40, 4), (37, 4), (20, 3), (8, 0)])
+@pytest.mark.parametrize("output", ["logits", "features"])
+def test_workers_share_an_evaluation(
+    samples: int, shares: int, output: str, handed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit and to the count, also another model on images that no client has; but no single batch."""
+    monkeypatch.setattr(scoring, "SCORE_BATCH", 8)
+    net = network(ResNet(8, [1, 1])((3, 12, 12), 3), precision=32, transform=COLOURED)
+    index = torch.randperm(60)[:samples]
+    tested = TensorImages(torch.randint(0, 256, (60, 3, 12, 12), dtype=torch.uint8))
+    models = [net.params(), {n: 1.1 * p if p.is_floating_point() else p for n, p in net.params().items()}]
+    found, passed = [], []
+    with crew_of(net) as executor:
+        for shared in (False, True):
+            if shared:
+                list(executor.map(jobs.Where(), jobs.tasks(models[0], IMAGES, [2] * 6), as_list))
+                handed.clear()
+            net.meter.taken()
+            for params in models:
+                net.load(params)
+                found.append(net.shared_outputs(tested, index, output=output))
+                assert difference(net.params(), params) is None
+            passed.append(net.meter.taken())
+    assert torch.equal(torch.stack(found[:2]), torch.stack(found[2:]))
+    assert not torch.equal(found[0], found[1])
+    assert passed[0] == passed[1] != Tally()
+    assert len(handed) == 2 * shares
+    assert set(handed) == ({0, 1} if shares else set())
+    assert net.by_workers is None, "there are no workers any more"
+
+
+def test_a_run_with_a_shared_evaluation_is_the_same(
+    tmp_path: Path, handed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics, recorded probabilities and what passed, for one network and a validation set."""
+    monkeypatch.setattr(scoring, "SCORE_BATCH", 8)
+    words = (*BY_NAME["fedavg"].words, "audit.record=true", "eval.memorization=true", "eval.validation=0.2")
+    found = []
+    for workers in (1, 2):
+        with assembled(words, tmp_path / str(workers)) as one, crew_of(one.evaluator.network, workers) as executor:
+            handed.clear()
+            rounds = one.results(executor=executor)
+            recorder = one.evaluator.recorder
+            assert recorder is not None
+            found.append((rounds, recorder.means(), len(handed)))
+    (one_by_one, means, _), (shared, other_means, pieces) = found
+    assert same(one_by_one, shared)
+    assert all((mean == other_means[name]).all() for name, mean in means.items())
+    assert pieces > len(shared) * 10
+
+
+def test_a_worker_that_dies_in_an_evaluation_is_replaced(net: Network, caplog: pytest.LogCaptureFixture) -> None:
+    with crew_of(net) as executor:
+        list(executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [2] * 6), as_list))
+        crew: Any = executor._crews[0][0]
+        os.kill(crew._at[0].pid, signal.SIGKILL)
+        index = torch.arange(1000)
+        assert torch.equal(net.shared_outputs(IMAGES, index), net.outputs(IMAGES, index))
+    assert "while it ran an evaluation" in caplog.text
+
+
+@pytest.mark.slow
+def test_workers_that_inherit_nothing_share_no_evaluation(net: Network) -> None:
+    """They would start anew for the test samples, which takes seconds."""
+    with crew_of(net, 2, "spawn") as executor:
+        list(executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [2] * 6), as_list))
+        assert net.by_workers is None
 
 
 # ---------------------------------------------------------------------------------------------------- what is shared

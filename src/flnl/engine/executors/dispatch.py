@@ -11,11 +11,13 @@ from functools import reduce as folded
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.execution import BLOCK, Block, ClientJob, Executor, described
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list, described
 from flnl.core.images import Images
-from flnl.core.messages import ClientTask
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
+from flnl.core.model import Model
 from flnl.core.payload import Params
 from flnl.core.tally import Tally
 from flnl.core.usage import Usage
@@ -31,6 +33,8 @@ V = TypeVar("V")
 
 Signature = dict[str, tuple[torch.Size, torch.dtype]]
 
+EVALUATION = -1
+"""Stands for a client in the tasks of an evaluation, which has none."""
 DEATHS = 3
 """The run fails after the same clients have killed this many workers."""
 
@@ -109,7 +113,7 @@ def run(
                 idle.append(worker)
                 if isinstance(answer, Lost):
                     deaths[piece] += 1
-                    _report_loss(answer, [tasks[i].client for i in piece.positions], deaths[piece])
+                    _report_loss(answer, sorted({tasks[i].client for i in piece.positions}), deaths[piece])
                     waiting.insert(0, piece)
                     continue
                 decoded = decode(answer, shared)
@@ -135,7 +139,7 @@ def _report_loss(lost: Lost, clients: Sequence[int], deaths: int) -> None:
     Raises:
         WorkerLostError: at the ``DEATHS``-th loss with the same clients.
     """
-    running = f"client {', '.join(map(str, clients))}"
+    running = "an evaluation" if clients == [EVALUATION] else f"client {', '.join(map(str, clients))}"
     if deaths == DEATHS:
         raise WorkerLostError(
             f"{running} cost {DEATHS} workers; the last one {lost.how}. If memory ran out, use fewer workers: "
@@ -180,6 +184,17 @@ class _Order:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The job of an evaluation: one output of the received model on the samples of a task."""
+
+    output: str
+
+    def __call__(self, network: Model, task: ClientTask) -> Tensor:
+        """The output [n, ...]."""
+        return network.received(task, output=self.output)
+
+
+@dataclass(frozen=True)
 class Crewed(Executor):
     """An executor that keeps a crew of workers for the whole run.
 
@@ -212,6 +227,11 @@ class Crewed(Executor):
     def count(self) -> int:
         """Maximum number of workers."""
 
+    @property
+    def shares_evaluation(self) -> bool:
+        """Whether workers share evaluations: where it costs little that they start anew for the test samples."""
+        return False
+
     @abstractmethod
     def open(self, images: Sequence[Images], params: Params) -> Crew:
         """Create a crew that shares these images, for parameters of these shapes and dtypes."""
@@ -236,6 +256,21 @@ class Crewed(Executor):
         shared = Shared(images, tasks[0].broadcast.params, self.network.device)
         yield from run(crew, shared, groups, job, tasks, reduce, self._spent)
 
+    def scores(self, images: Images, index: Tensor, output: str) -> Tensor:
+        """One output of the network on the samples at ``index`` [n], as one process computes it.
+
+        Each worker gets two shares, which are batches of that process, so that none waits long for another.
+        """
+        batches = index.split(self.network.score_batch)
+        shares = torch.arange(len(batches)).tensor_split(min(len(batches), 2 * self.count))
+        sent = Broadcast(0, 0, self.network.params())
+        parts = [torch.cat([batches[i] for i in share.tolist()]) for share in shares]
+        tasks = [
+            ClientTask(EVALUATION, Samples(images, part, torch.zeros_like(part)), sent, ClientState(), 0)
+            for part in parts
+        ]
+        return torch.cat([scores for block in self.map(Score(output), tasks, as_list) for scores in block.results])
+
     def _spent(self, worker: int, answer: Answer) -> None:
         self.network.meter.add(answer.tally)
         self._usage[worker] = answer.usage.after(self._usage.get(worker, Usage()))
@@ -259,6 +294,7 @@ class Crewed(Executor):
             images = [*known, *new]
         self._end_workers()
         self._crews.append((self.open(images, params), images, signature))
+        self.network.by_workers = self.scores if self.shares_evaluation else None
         return self._crews[0][:2]
 
     def settings(self) -> dict[str, Any]:
@@ -270,5 +306,6 @@ class Crewed(Executor):
         self._end_workers()
 
     def _end_workers(self) -> None:
+        self.network.by_workers = None
         while self._crews:
             self._crews.pop()[0].close()

@@ -100,6 +100,11 @@ class Processes(Crewed):
         cores = max(1, usable_cores() // torch.get_num_threads())
         return min(cores, self._that_fit) if self._on_accelerator else cores
 
+    @property
+    def shares_evaluation(self) -> bool:
+        """Whether workers are forked, so that they have new images at once."""
+        return self._start == "fork"
+
     @cached_property
     def _that_fit(self) -> int:
         return that_fit(self.network.device)
