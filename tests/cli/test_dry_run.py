@@ -120,9 +120,9 @@ def test_the_submission_to_slurm_bears_the_name_of_the_sweep(
 
 
 def test_the_time_is_that_of_the_passes() -> None:
-    kind = ("digits", "cnn", 10, False)
+    kind = ("digits", "cnn", "32", 10, False)
     runs = [Planned(n, [], "0", None, "new", "", "cpu", kind, passes) for n, passes in enumerate((10.0, 20.0))]
-    runs.append(Planned(2, [], "0", None, "new", "", "cpu", ("cifar10", "cnn", 10, False), 5.0))
+    runs.append(Planned(2, [], "0", None, "new", "", "cpu", ("cifar10", "cnn", "32", 10, False), 5.0))
     timed = Paces(
         [Pace("digits", "cnn", batch, "cpu", gpu, s) for batch, gpu, s in ((10, False, 60.0), (32, False, 1.0))]
     )
@@ -130,6 +130,8 @@ def test_the_time_is_that_of_the_passes() -> None:
     assert estimate(runs, timed).endswith("without 1 that it has not timed")
     assert estimate(runs[2:], timed).startswith("no estimate")
     assert estimate([], timed) == ""
+    bf16 = Paces([*timed.values, Pace("digits", "cnn", 10, "cpu", False, 1.0, "bf16")])
+    assert estimate(runs[:2], bf16) == estimate(runs[:2], timed)
 
 
 def test_one_configuration_of_a_sweep_is_not_shown(command: Command) -> None:

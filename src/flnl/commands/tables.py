@@ -20,7 +20,7 @@ from flnl.commands import guard
 from flnl.config import compose
 from flnl.console.cores import usable_cores
 from flnl.console.shell import joined
-from flnl.console.terminal import HOUR, duration, print_line
+from flnl.console.terminal import duration, print_line
 from flnl.core.errors import UserError
 from flnl.instruments.tables import load
 from flnl.instruments.tables.cost import Estimate, estimate
@@ -29,8 +29,8 @@ from flnl.instruments.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS
 from flnl.instruments.tables.run_record import RUNS
 from flnl.instruments.tables.table import Table
 from flnl.instruments.tune.scores import MEASURES, ON_TEST_SET
+from flnl.run.paces_here import paces_here
 from flnl.storage.output_file import check_folder, check_output, write_output
-from flnl.storage.paces import Paces
 
 if TYPE_CHECKING:
     from flnl.instruments.tables.render.losses import Loss
@@ -131,20 +131,20 @@ def print_outline(request: Request) -> None:
     print(f"at most {runs} different runs are behind them; no estimate: flnl doctor times the papers' networks")
 
 
-def _doctor() -> Paces:
-    return Paces.load(Path(compose.load([]).cache).expanduser())
+def _cache() -> Path:
+    return Path(compose.load([]).cache).expanduser()
 
 
 def _cost(plan: Plan) -> str:
     """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
-    cores, doctor = usable_cores(), _doctor()
+    cores, doctor = usable_cores(), paces_here(_cache())
 
     def on_cpu(seconds: float) -> str:
         parallel = f" ({duration(seconds / cores)} on {cores} cores)" if cores > 1 else ""
         return f"{duration(seconds)} one after the other{parallel}"
 
     def on_gpu(seconds: float) -> str:
-        return f"{seconds / HOUR:.1f} GPU hours"
+        return f"{duration(seconds)} of a GPU"
 
     cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
     return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
@@ -340,7 +340,7 @@ def command(arguments: Sequence[str]) -> None:
     if request.verb == "list":
         print_tables(request.tables)
     elif request.verb == "plan":
-        if request.may_be_outlined and not _doctor().values:
+        if request.may_be_outlined and not paces_here(_cache()).values:
             print_outline(request)
         else:
             print_plan(request.plan)

@@ -28,6 +28,7 @@ class Pace:
     device: str  # name of the GPU, or of the processor
     gpu: bool
     seconds: float  # of a pass over all training images
+    precision: str = "32"  # early files lack it
 
 
 @dataclass(frozen=True)

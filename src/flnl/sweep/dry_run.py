@@ -25,6 +25,7 @@ from flnl.core.errors import UserError
 from flnl.record.run import RunRecord
 from flnl.run import budget
 from flnl.run.folder import chosen, refusal
+from flnl.run.paces_here import paces_here
 from flnl.storage.paces import Paces
 from flnl.sweep import launchers, supervisor
 from flnl.sweep.gpus import Share
@@ -48,7 +49,7 @@ class Planned:
     state: str  # new, or that of the run that is in its folder, or refused
     refusal: str  # why it would be refused; empty if nothing is known to be wrong
     device: str  # as configured
-    kind: tuple[str, str, int, bool]  # data set, network, batch size, on a GPU: what its pace depends on
+    kind: tuple[str, str, str, int, bool]  # data set, network, precision, batch size, on a GPU: its pace depends on it
     passes: float  # over all training data
 
     @classmethod
@@ -91,6 +92,7 @@ class Planned:
         kind = (
             budget.dataset_name(plain["dataset"]),
             budget.model_name(plain["model"]),
+            str(plain["precision"]),
             plain["train"]["batch_size"],
             gpu,
         )
@@ -195,13 +197,13 @@ def _short(folder: Path) -> str:
 
 
 def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
-    """How long the runs take at least, one after the other, from what ``flnl doctor`` has timed on this machine."""
+    """How long the runs take at least, one after the other, from what was timed here or on such a GPU."""
     if paces is None:
-        paces = Paces.load(Path(compose.load([]).cache).expanduser())
+        paces = paces_here(Path(compose.load([]).cache).expanduser())
     seconds, unknown = 0.0, []
     for run in runs:
-        dataset, model, batch, gpu = run.kind
-        near = [pace for pace in paces.values if (pace.dataset, pace.model, pace.gpu) == (dataset, model, gpu)]
+        *of, batch, gpu = run.kind
+        near = [p for p in paces.values if [p.dataset, p.model, p.precision] == of and p.gpu == gpu]
         same = [pace.seconds for pace in near if pace.batch == batch] or [pace.seconds for pace in near]
         if same:
             seconds += median(same) * run.passes

@@ -4,20 +4,26 @@ import math
 import os
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from filelock import FileLock
+from rich.console import Console
 
 from flnl.commands import doctor as doctor
+from flnl.commands import tables
 from flnl.config import compose
 from flnl.console import cores
 from flnl.core.errors import UserError
-from flnl.instruments.doctor import agreement, surroundings, timing
+from flnl.instruments.doctor import agreement, examination, surroundings, timing
 from flnl.instruments.tables.request import parse
-from flnl.run.budget import dataset_name, model_name
+from flnl.run import paces_here as here
+from flnl.run.budget import model_name
+from flnl.run.paces_here import paces_here
 from flnl.run.record import environment
 from flnl.storage import paces
 from flnl.storage.paces import Pace, Paces
@@ -177,6 +183,46 @@ def test_what_it_times_is_kept_and_replaces_what_it_timed_before(
     assert kept[1].seconds > 0
 
 
+def test_a_kind_of_gpu_has_what_was_measured_of_it(tmp_path: Path) -> None:
+    """Until the doctor has timed one; what it has timed of other GPUs then says nothing of this one."""
+    kind, card = ("cifar10", model_name(compose.resolved(compose.load(["model=resnet18"]))["model"]), 10), "NVIDIA H200"
+    processor, other = Pace(*kind, "a processor", False, 500.0), Pace(*kind, "another GPU", True, 60.0)
+    Paces((processor, other)).save(tmp_path)
+    fp32, bf16 = Pace(*kind, card, True, 50_000 / 5_105), Pace(*kind, card, True, 50_000 / 18_306, "bf16")
+    assert set(paces_here(tmp_path, {card}).values) == {processor, fp32, bf16}
+    assert set(paces_here(tmp_path, {"unknown"}).values) == {processor, other}
+    assert set(paces_here(tmp_path, set()).values) == {processor, other}
+    Paces.add(tmp_path, [slower := replace(fp32, seconds=11.0)])
+    assert set(paces_here(tmp_path, {card}).values) == {processor, slower, bf16}
+
+
+def test_what_is_kept_of_gpus_is_what_their_reports_say() -> None:
+    """Of ten clients side by side, in the layout that a run takes."""
+    layouts = {"32": "fp32, contiguous", "bf16": "bf16, channels_last"}
+    for row in yaml.safe_load(here.FILE.read_text()):
+        report = (Path(here.FILE).parents[2] / row["report"]).read_text()
+        assert f"| GPU | {row['card']} |" in report
+        for precision, rate in row["images_a_second"].items():
+            assert f"| branches of 10, {layouts[str(precision)]} | {rate:,} |" in report
+
+
+def test_the_plan_and_the_doctor_tell_the_minutes_of_a_known_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedCorr's 500 passes over CIFAR-10 are 25 million images."""
+    found = timing.known(paces_here(tmp_path, {"NVIDIA H200"}), "NVIDIA H200", timing.settings())
+    assert [(one.setting.title, one.batch, one.precision, one.setting.fedcorr) for one in found] == [
+        ("ResNet-18 on CIFAR-10", 10, "32", 500.0),
+        ("ResNet-18 on CIFAR-10", 10, "bf16", 500.0),
+    ]
+    Console(width=200).print(examination._times("", found))
+    out = capsys.readouterr().out
+    assert [minutes in out for minutes in ("5,105", " 1.4 h", "18,306", "23 min")] == [True] * 4
+    monkeypatch.setattr(here, "cards_here", lambda: {"NVIDIA H200"})
+    tables.command(["plan", "fedcorr_2", "scale=paper", "seeds=1", "columns=ρ=0.6*τ=0.5*", "rows=FedCorr"])
+    assert "on a GPU: 1.4 h of a GPU or more for 1 whose method has not run" in capsys.readouterr().out
+
+
 def test_a_damaged_file_of_paces_is_as_none(tmp_path: Path) -> None:
     for text in ("", "{}", '{"format": 99, "paces": []}', '{"format": 1, "paces": [{"seconds": 1}]}'):
         (tmp_path / "paces.json").write_text(text)
@@ -232,11 +278,7 @@ def test_every_network_of_the_tables_at_the_papers_scale_is_timed() -> None:
     """Else ``flnl tables plan scale=paper`` could not say what it costs."""
     plan = parse(["plan", "scale=paper", "seeds=1"]).plan
     needed = {(run.identity.dataset, run.identity.model, run.identity.batch) for run in plan.runs.values()}
-    timed = set()
-    for setting in timing.settings():
-        plain = setting.plain
-        timed.add((dataset_name(plain["dataset"]), model_name(plain["model"]), plain["train"]["batch_size"]))
-    assert timed == needed
+    assert {setting.kind(setting.plain) for setting in timing.settings()} == needed
 
 
 def test_networks_to_time_are_refused_where_none_are_timed() -> None:

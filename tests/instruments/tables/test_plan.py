@@ -311,7 +311,7 @@ def test_runs_of_other_tables_at_the_scale_are_measured_too(tmp_path: Path) -> N
 def test_what_has_never_run_takes_at_least_what_the_doctor_timed(tmp_path: Path) -> None:
     """A pass took it 2 s with batches of 10 and 1 s with 20: of 40 nothing is known, and smaller ones are no faster.
 
-    GPUs, other networks and other data do not count.
+    GPUs, other networks, other precisions and other data do not count.
     """
     tables = table(noisy(0.4), noisy(0.4, "train.batch_size=20"), noisy(0.4, "train.batch_size=40"), rows=(FEDAVG,))
     found = plan(tmp_path, tables)
@@ -322,6 +322,7 @@ def test_what_has_never_run_takes_at_least_what_the_doctor_timed(tmp_path: Path)
             Pace(*kind, 10, "a processor", False, 2.0),
             Pace(*kind, 20, "a processor", False, 1.0),
             Pace(*kind, 10, "a GPU", True, 0.1),
+            Pace(*kind, 40, "a GPU", True, 0.05, "bf16"),
             Pace(first.dataset, "another", 40, "a processor", False, 100.0),
             Pace("another", first.model, 40, "a processor", False, 100.0),
         )

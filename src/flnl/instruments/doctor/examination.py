@@ -20,7 +20,8 @@ from flnl.core.errors import UserError, in_one_line
 from flnl.engine.placement import placement_for
 from flnl.instruments.doctor.agreement import TOLERANCE, Agreement, agreements
 from flnl.instruments.doctor.surroundings import Row, surroundings
-from flnl.instruments.doctor.timing import Setting, Timed, settings, timings
+from flnl.instruments.doctor.timing import Setting, Timed, known, settings, timings
+from flnl.run.paces_here import paces_here
 from flnl.storage.paces import Pace, Paces
 
 
@@ -30,10 +31,10 @@ def chosen(texts: Sequence[str]) -> list[Setting]:
     Raises:
         UserError: if there is none.
     """
-    known = settings()
-    wanted = [one for one in known if not texts or any(text.lower() in one.title.lower() for text in texts)]
+    there = settings()
+    wanted = [one for one in there if not texts or any(text.lower() in one.title.lower() for text in texts)]
     if not wanted:
-        titles = ", ".join(dict.fromkeys(one.title for one in known))
+        titles = ", ".join(dict.fromkeys(one.title for one in there))
         raise UserError(f"--networks {' '.join(texts)}: no title contains this; there are {titles}")
     return wanted
 
@@ -54,9 +55,16 @@ def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
     good = not any(row.problem for row in rows)
     if place.type != "cpu":
         good = _compare(console, place.type) and good
+    cache, name = Path(cfg.cache).expanduser(), _name(place)
     if not quick:
-        good = _time(console, place, wanted, Path(cfg.cache).expanduser()) and good
+        return _time(console, place, name, wanted, cache) and good
+    if place.type != "cpu" and (before := known(paces_here(cache, {name}), name, wanted)):
+        console.print(_times(f"local training on {name}, as measured before", before))
     return good
+
+
+def _name(place: torch.device) -> str:
+    return processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
 
 
 def _facts(rows: Sequence[Row]) -> Table:
@@ -96,31 +104,21 @@ def _compare(console: Console, device: str) -> bool:
     return all(one.agrees for one in results)
 
 
-def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> bool:
+def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Setting], cache: Path) -> bool:
     """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
-    name = processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
     threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if place.type == "cpu" else ""
-    table = Table(title=f"local training on {name}{threads}")
-    for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
-        table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")
     print_line(f"timing {len(wanted)} networks; --quick leaves this out", to=sys.stderr)
     timed: list[Timed] = []
     lost = ""  # why the times were not kept
     with _busy(console) as progress:
         task = progress.add_task("timing")
-        for setting, one in zip(wanted, timings(place.type, name, wanted), strict=True):
+        for one in timings(place.type, name, wanted):
             timed.append(one)
             if one.pace is not None and not lost:
                 lost = _kept(one.pace, cache)
-            progress.update(task, description=f"timing: {len(timed)} of {len(wanted)}, {setting.title}")
-    for one in timed:
-        if one.pace is None:
-            table.add_row(one.setting.title, str(one.batch), one.failure, "", "")
-            continue
-        how = "together" if one.stacked else "one by one"
-        rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
-        table.add_row(one.setting.title, str(one.batch), rate, duration(one.pace.seconds), how)
-    console.print(table)
+            count = len({(of.setting.title, of.batch) for of in timed})
+            progress.update(task, description=f"timing: {count} of {len(wanted)}, {one.setting.title}")
+    console.print(_times(f"local training on {name}{threads}", timed))
     for one in timed:
         if one.error:
             print_line(f"{one.setting.title}, batches of {one.batch}: {one.error}")
@@ -129,6 +127,25 @@ def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cach
     elif any(one.pace is not None for one in timed):
         print_line("flnl tables plan estimates with these times what has not run here yet")
     return not lost and not any(one.error for one in timed)
+
+
+def _times(title: str, timed: Sequence[Timed]) -> Table:
+    """A table of measurements, with how long FedCorr's run on the data set would train at that rate."""
+    table = Table(title=title)
+    titles = ("network and data", "batch", "precision", "images a second", "a pass", "FedCorr", "clients")
+    for column in titles:
+        left, whole = column in ("network and data", "clients"), column == "images a second"
+        table.add_column(column, justify="left" if left else "right", no_wrap=whole)
+    for one in timed:
+        row = one.setting.title, str(one.batch), one.precision
+        if one.pace is None:
+            table.add_row(*row, one.failure, "", "", "")
+            continue
+        how = "together" if one.stacked else "one by one"
+        rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
+        times = duration(one.pace.seconds), duration(one.pace.seconds * one.setting.fedcorr)
+        table.add_row(*row, rate, *times, how)
+    return table
 
 
 def _kept(pace: Pace, cache: Path) -> str:

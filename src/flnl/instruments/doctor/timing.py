@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ from flnl.engine.stacked.eligibility import why_not
 from flnl.engine.stacked.graph import LEAST
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.run.budget import dataset_name, model_name
-from flnl.storage.paces import Pace
+from flnl.run.budget import dataset_name, model_name, passes
+from flnl.storage.paces import Pace, Paces
 
 FILE = CONF / "doctor" / "networks.yaml"
 COHORT = 10
@@ -53,6 +54,15 @@ class Setting:
         """The resolved configuration."""
         return dict(compose.resolved(compose.load(list(self.overrides))))
 
+    def kind(self, plain: Mapping[str, Any]) -> tuple[str, str, int]:
+        """Data set, network and batch size, as in a ``Pace``, of the resolved configuration."""
+        return dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
+
+    @property
+    def fedcorr(self) -> float:
+        """Passes over all training images in FedCorr's run on this data set."""
+        return passes(compose.resolved(compose.load([*self.overrides, "method=fedcorr"])))
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -60,6 +70,7 @@ class Timed:
 
     setting: Setting
     batch: int
+    precision: str
     pace: Pace | None
     stacked: bool = False  # the clients of a round were trained together
     failure: str = ""
@@ -79,23 +90,41 @@ def settings() -> list[Setting]:
 
 def timings(device: str, name: str, chosen: Sequence[Setting]) -> Iterator[Timed]:
     """Time every setting on ``device``, whose name is ``name``; one that fails does not keep the others from it."""
-    for setting in chosen:
+    for setting, precision in product(chosen, precisions(device)):
         plain = setting.plain
-        batch = int(plain["train"]["batch_size"])
+        kind = setting.kind(plain)
+        row = setting, kind[2], str(precision)
         try:
-            seconds, stacked = _seconds_of_an_image(setting, plain, device)
+            seconds, stacked = _seconds_of_an_image(setting, plain, device, precision)
         except torch.OutOfMemoryError:
-            yield Timed(setting, batch, None, failure="does not fit the memory")
+            yield Timed(*row, None, failure="does not fit the memory")
             continue
         except Exception as error:  # drivers and libraries may raise anything
-            yield Timed(setting, batch, None, failure="FAILED", error=in_one_line(error))
+            yield Timed(*row, None, failure="FAILED", error=in_one_line(error))
             continue
-        kind = dataset_name(plain["dataset"]), model_name(plain["model"]), batch
-        yield Timed(setting, batch, Pace(*kind, name, device != "cpu", seconds * setting.images), stacked)
+        pace = Pace(*kind, name, device != "cpu", seconds * setting.images, str(precision))
+        yield Timed(*row, pace, stacked)
 
 
-def _seconds_of_an_image(setting: Setting, plain: dict[str, Any], device: str) -> tuple[float, bool]:
-    network = _network(setting, plain, device)
+def precisions(device: str) -> Sequence[int | str]:
+    """Those in which to time, as ``precision``: on a GPU bf16, too."""
+    return (32,) if device == "cpu" else (32, "bf16")
+
+
+def known(paces: Paces, name: str, chosen: Sequence[Setting]) -> list[Timed]:
+    """What of the settings was measured before on GPUs of this ``name``."""
+    found = []
+    for setting in chosen:
+        kind = setting.kind(setting.plain)
+        paced = [pace for pace in paces.values if (pace.dataset, pace.model, pace.batch, pace.device) == (*kind, name)]
+        found += [Timed(setting, pace.batch, pace.precision, pace, stacked=True) for pace in paced]
+    return found
+
+
+def _seconds_of_an_image(
+    setting: Setting, plain: dict[str, Any], device: str, precision: int | str
+) -> tuple[float, bool]:
+    network = _network(setting, plain, device, precision)
     job = LocalTraining(_training(plain), Plain(), {"cross_entropy": CrossEntropy()}, None, {})
     on_gpu = device != "cpu"
     stacked = on_gpu and why_not(job, network) is None
@@ -111,7 +140,7 @@ def _seconds_of_an_image(setting: Setting, plain: dict[str, Any], device: str) -
         steps = min(MOST_STEPS, max(2 * steps, int(steps * 1.2 * LONG_ENOUGH / max(seconds, 1e-3))))
 
 
-def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
+def _network(setting: Setting, plain: dict[str, Any], device: str, precision: int | str) -> Network:
     """The network with random weights; those that a paper starts from take as long."""
     model = dict(plain["model"])
     if "pretrained" in model:
@@ -120,7 +149,7 @@ def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
     module = compose.build(model)(setting.shape, setting.classes)
     channels, *size = setting.shape
     transform = Transform((size[0], size[1]), (0.5,) * channels, (0.25,) * channels, padding=4, flip=True)
-    return Network(module, transform, setting.classes, placement_for(device, 32))
+    return Network(module, transform, setting.classes, placement_for(device, precision))
 
 
 def _training(plain: dict[str, Any]) -> Training:

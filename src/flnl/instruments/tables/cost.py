@@ -2,8 +2,9 @@
 
 The cost of a run is counted in passes over the training data: local trainings times epochs times the average share of
 the data that a client holds. The time of a pass is measured per method, data set (with its size), network (with its
-arguments) and batch size, by finished runs of any table at the scale. Methods differ twelvefold in it, so where the
-method has not run, what is faster gives a bound. Nothing follows from another data set, network or kind of device.
+arguments), batch size and precision, by finished runs of any table at the scale. Methods differ twelvefold in it, so
+where the method has not run, what is faster gives a bound. Nothing follows from another data set, network, precision or
+kind of device.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from flnl.instruments.tables.identity import Identity
 from flnl.instruments.tables.plan import Plan, Wanted
 from flnl.storage.paces import Paces
 
-Kind = tuple[str, str, str, int]
-"""Method, data set, network, batch size."""
+Kind = tuple[str, str, str, str, int]
+"""Method, data set, network, precision, batch size."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,15 @@ class Estimate:
 def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # noqa: B008  # immutable
     """Estimate from the runs at this scale that have run on a GPU, or on a CPU, and from what the doctor has timed.
 
-    The time of a pass is the mean over runs of the same method, data set, network and batch size. Of a method that
-    has none, it is at least that of the fastest method, or of the doctor's plain SGD, with batches of this size or
-    larger. Of an unfinished run, only the remaining passes count.
+    The time of a pass is the mean over runs of the same method, data set, network, precision and batch size. Of
+    a method that has none, it is at least that of the fastest method, or of the doctor's plain SGD, with batches of
+    this size or larger. Of an unfinished run, only the remaining passes count.
     """
     spent: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, passes
-    fastest: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)  # batch size, seconds of a pass
+    fastest: dict[tuple[str, str, str], list[tuple[int, float]]] = defaultdict(list)  # batch size, seconds of a pass
     for pace in doctor.values:
         if pace.gpu == gpu:
-            fastest[pace.dataset, pace.model].append((pace.batch, pace.seconds))
+            fastest[pace.dataset, pace.model, pace.precision].append((pace.batch, pace.seconds))
     measured = 0
     for identity, record in plan.begun:
         seconds, done = record.wall_time_s or 0.0, record.participations or 0
@@ -51,13 +52,14 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
             spent[_kind(identity)][0] += seconds
             spent[_kind(identity)][1] += identity.passes(done)
     paces = {kind: seconds / passes for kind, (seconds, passes) in spent.items()}
-    for (_, dataset, model, batch), seconds in paces.items():
-        fastest[dataset, model].append((batch, seconds))
+    for kind, seconds in paces.items():
+        fastest[kind[1:4]].append((kind[4], seconds))
     sure, least, unknown = [], [], 0
     for run in plan.missing:
         one, passes = run.identity, run.identity.passes(_left(plan, run))
-        slower = [seconds for batch, seconds in fastest[one.dataset, one.model] if batch >= one.batch]
-        if own := paces.get(_kind(one)):
+        kind = _kind(one)
+        slower = [seconds for batch, seconds in fastest[kind[1:4]] if batch >= one.batch]
+        if own := paces.get(kind):
             sure.append(own * passes)
         elif slower:
             least.append(min(slower) * passes)
@@ -67,7 +69,7 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
 
 
 def _kind(run: Identity) -> Kind:
-    return run.method, run.dataset, run.model, run.batch
+    return run.method, run.dataset, run.model, run.precision, run.batch
 
 
 def _left(plan: Plan, run: Wanted) -> int:

@@ -67,6 +67,7 @@ class Identity:
     trainings: int  # budget of local trainings
     epochs: float  # per local training, mean over the budget
     batch: int
+    precision: str
     clients: int
     settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
 
@@ -87,6 +88,7 @@ class Identity:
             trainings=trainings(plain),
             epochs=epochs(plain),
             batch=int(plain["train"]["batch_size"]),
+            precision=str(plain.get("precision", 32)),
             clients=clients(plain),
             settings=_settings(plain),
         )

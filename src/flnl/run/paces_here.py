@@ -1,0 +1,45 @@
+"""How long training takes on this machine, as far as it was measured here or on its kind of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import torch
+import yaml
+
+from flnl.config import compose
+from flnl.config.folders import CONF
+from flnl.run.budget import dataset_name, model_name
+from flnl.storage.paces import Pace, Paces
+
+FILE = CONF / "doctor" / "cards.yaml"
+
+
+def cards_here() -> set[str]:
+    """The names of this machine's GPUs."""
+    return {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
+
+
+def paces_here(cache: Path, cards: Collection[str] | None = None) -> Paces:
+    """What ``flnl doctor`` has timed, or else, of a GPU, what ``bench.gpu`` has measured of its kind.
+
+    Args:
+        cache: where the doctor keeps it.
+        cards: names of GPUs of which to tell, without those of others if there is a pace of one of them; None for
+            those that are here.
+    """
+    cards = cards_here() if cards is None else cards
+    timed = Paces.load(cache).values
+    known = Paces(tuple(pace for pace in measured() if pace.device in cards)).including(timed).values
+    own = any(pace.device in cards for pace in known if pace.gpu)
+    return Paces(tuple(pace for pace in known if not pace.gpu or not own or pace.device in cards))
+
+
+def measured() -> Iterator[Pace]:
+    """The paces in ``conf/doctor/cards.yaml``."""
+    for row in yaml.safe_load(FILE.read_text()):
+        plain = compose.resolved(compose.load(row["overrides"]))
+        kind = dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
+        for precision, rate in row["images_a_second"].items():
+            yield Pace(*kind, row["card"], True, row["images"] / rate, str(precision))
