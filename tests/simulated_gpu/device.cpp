@@ -286,7 +286,7 @@ IValue mapped(const IValue& value, F&& f) {
   return value;
 }
 
-// Runs `call` with the device's generator standing in for the CPU's default one.
+// Runs `call` with the device's generator standing in for the CPU's default one. A recording draws nothing from it.
 std::mutex drawing;
 template <class F>
 void with_draws(bool random, F&& call) {
@@ -300,7 +300,7 @@ void with_draws(bool random, F&& call) {
     at::Generator &cpu, &own;
     Tensor& before;
     ~Restore() {
-      own.set_state(cpu.get_state());
+      if (recording.load() == nullptr) own.set_state(cpu.get_state());
       cpu.set_state(before);
     }
   } restore{cpu, own, before};

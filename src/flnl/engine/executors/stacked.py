@@ -200,6 +200,8 @@ class Stacked(Executor):
         if len(tasks) < self._fewest:
             return 0
         reason = why_not(job, self.network)
+        if reason is None and not self._graphs and stacked(self.network).network.alone_on(self.network.device):
+            reason = "the network has dropout, whose masks a GPU draws for one client at a time"
         if reason is None:
             limit = int(self._memory * GIB * (1 - POOLED))
             count = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs), branches=self._branches)

@@ -40,8 +40,10 @@ def clients_in(
     of the parameters' size needs more, and so does a gradient transform that changes the optimiser's step (parameters
     before it, and new ones twice). A copy of the model in a term's state is there twice, the client's own and the
     stack's, and with graphs twice more, before and after a recorded step. With ``branches`` a client also needs the
-    workspaces of its stream. The rule ignores load and machine, so a resumed run is split in the same way anywhere.
+    workspaces of its stream. On a GPU clients with dropout are trained one at a time. The rule ignores load and
+    machine, so a resumed run is split in the same way anywhere.
     """
+    most = 1 if stacked(network).network.alone_on(network.device) else most
     parameters = sum(t.numel() * t.element_size() for t in network.module.state_dict(keep_vars=True).values())
     activations = job.training.batch_size * stacked(network).activations
     further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1) + 3 * job.updates

@@ -166,7 +166,8 @@ class Dropout(Layer):
     """[B, K·C, ...] or [K, B, F], each client's features by masks that its own generator draws.
 
     On a CPU ``nn.Dropout`` draws such a mask from torch's generator, in the order of memory: so a client that trains
-    alone in the same ``memory_format`` has the same ones.
+    alone in the same ``memory_format`` has the same ones. A GPU's kernel draws from the device's only generator: there
+    one client is trained at a time, and none has a generator of its own.
     """
 
     memory_format = torch.contiguous_format
@@ -175,13 +176,13 @@ class Dropout(Layer):
         if layer.p == 1:
             raise NotStackable("the network has dropout that keeps nothing")
         super().__init__({})
-        self.kept = 1 - layer.p
-        self.generators: Sequence[torch.Generator] = ()  # of the clients, in order; set from outside
+        self.p, self.kept = layer.p, 1 - layer.p
+        self.generators: Sequence[torch.Generator] = ()  # of the clients, in order; set from outside on a CPU
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Zero some features, and scale the others."""
-        if not self.training:
-            return inputs
+        if not self.training or not self.generators:
+            return F.dropout(inputs, self.p, self.training)
         clients = len(self.generators)
         side_by_side = inputs.dim() != 3
         each = inputs.unflatten(1, (clients, -1)).unbind(1) if side_by_side else inputs.unbind()

@@ -108,6 +108,10 @@ class StackedNetwork:
         for layer in self.dropouts:
             layer.generators = generators
 
+    def alone_on(self, device: torch.device) -> bool:
+        """Whether clients are trained one at a time there: those with dropout, whose masks a GPU cannot draw apart."""
+        return bool(self.dropouts) and device.type != "cpu"
+
     def lay_out(self, memory_format: torch.memory_format, *, weights: bool = False) -> None:
         """Compute convolutions, and what follows them, in this memory layout from now on.
 
@@ -207,8 +211,6 @@ def _compared(network: Network) -> Stackable:
     Of the outputs, only the logits must have a stacked form; others are readable if they do.
     """
     module, many = network.module, StackedNetwork(network.module)
-    if many.dropouts and network.device.type != "cpu":
-        raise NotStackable("the network has dropout, of which only a CPU draws each client's masks apart")
     draw = torch.Generator().manual_seed(0)
 
     def near(tensor: Tensor) -> Tensor:
@@ -224,7 +226,10 @@ def _compared(network: Network) -> Stackable:
                 module.train(training)
                 many.module.train(training)
                 kept = many.store(params)  # copies, because both passes update running statistics
-                many.draw_from([torch.Generator().manual_seed(k) for k in range(CLIENTS)])
+                if many.alone_on(network.device):
+                    _keep_all(module, many.module)
+                else:
+                    many.draw_from([torch.Generator().manual_seed(k) for k in range(CLIENTS)])
                 together = _stacked_outputs(many, kept, inputs)
                 alone = []
                 for k, (own, its) in enumerate(zip(params, inputs, strict=True)):
@@ -247,6 +252,13 @@ def _compared(network: Network) -> Stackable:
         module.train(mode)
         many.release()
     return Stackable(many, activations * network.dtype.itemsize // SAMPLES)
+
+
+def _keep_all(*modules: nn.Module) -> None:
+    """Drop nothing, as in evaluation."""
+    for layer in (layer for module in modules for layer in module.modules()):
+        if isinstance(layer, Dropout | nn.modules.dropout._DropoutNd):
+            layer.eval()
 
 
 def _stacked_outputs(many: StackedNetwork, kept: Params, inputs: Tensor) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Local training of K clients as one network: one forward, one backward and one optimiser step for all of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -14,7 +14,7 @@ from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.payload import Params
 from flnl.core.step import Mixing, Phase
-from flnl.core.streams import OfEngine
+from flnl.core.streams import OfEngine, torch_seeded
 from flnl.core.tally import Tally
 from flnl.engine.local.batching import Draws, batch_sizes, chunks
 from flnl.engine.local.momentum import as_kept, continued
@@ -91,7 +91,8 @@ def train_apart(
         except NotStackable as refusal:
             found[k] = refusal
     params = [tasks[k].broadcast.params for k in stacks]
-    alike = all(received is params[0] for received in params)  # steps share the one network for the received model
+    # steps share the one network for the received model, and the device's generator
+    alike = all(received is params[0] for received in params) and not many.alone_on(network.device)
     for group in [list(stacks)] if alike else [[k] for k in stacks]:
         for k, trained in zip(group, _together([stacks[k] for k in group], graphs), strict=True):
             found[k] = trained if isinstance(trained, NotStackable) else trained[0]
@@ -110,7 +111,8 @@ def _together(stacks: Sequence["_Stack"], graphs: Graphs) -> list[list[Fit] | No
     graphs.begin()
     turns = Turns(stacks, graphs)
     try:
-        turns.run()
+        with _seeded(stacks):
+            turns.run()
         for k, stack in enumerate(stacks):
             if k not in turns.refused:  # such a stack's clients are trained, and counted, again
                 stack.network.meter.add(stack.tally)
@@ -119,6 +121,14 @@ def _together(stacks: Sequence["_Stack"], graphs: Graphs) -> list[list[Fit] | No
         for stack in stacks[:1]:
             stack.many.release()
             stack.network.module.eval()
+
+
+def _seeded(stacks: Sequence["_Stack"]) -> AbstractContextManager[None]:
+    """Within this, the device draws a lone client's masks, where it cannot draw those of several."""
+    for stack in stacks:
+        if stack.many.alone_on(stack.network.device):
+            return torch_seeded(stack.tasks[0].engine_seed(OfEngine.DROPOUT), stack.network.device)
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -265,9 +275,10 @@ class _Stack:
             network, many, job.terms, job.gradient, tasks, states, job.batch.views, self.planner.selects
         )
         rate = learning_rate(job.training, network)
-        seeds = [task.engine_seed(OfEngine.DROPOUT) for task in tasks] if many.dropouts else []
+        apart = many.dropouts and not many.alone_on(device)
+        seeds = [task.engine_seed(OfEngine.DROPOUT) for task in tasks] if apart else []
         masks = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.step = Stepper(job, network, many, self.objective, rate, compiled, masks)
+        self.step = Stepper(job, network, many, self.objective, rate, compiled and not many.dropouts, masks)
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         self.starts = _starts([len(task.samples) for task in tasks])
