@@ -207,10 +207,4 @@ def _formats(text: str) -> tuple[Format, ...]:
     return names  # type: ignore[return-value] # checked above
 
 
-def main() -> None:
-    """Entry point of ``flnl audit``."""
-    guard.guarded(lambda: command(sys.argv[1:]), name="flnl audit", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("audit", command)

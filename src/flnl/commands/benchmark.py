@@ -269,10 +269,4 @@ def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def main() -> None:
-    """Entry point of ``flnl benchmark``."""
-    guard.guarded(lambda: sys.exit(0 if benchmark(sys.argv[1:]) else 1), name="flnl benchmark", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("benchmark", lambda arguments: 0 if benchmark(arguments) else 1)

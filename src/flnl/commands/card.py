@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -109,10 +108,4 @@ def run(arguments: Sequence[str]) -> None:
     show([*search_path(request.config_dir), *request.overrides], request.matrices)
 
 
-def main() -> None:
-    """Entry point of ``flnl card``."""
-    guard.guarded(lambda: run(sys.argv[1:]), name="flnl card", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("card", run)

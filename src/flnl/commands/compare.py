@@ -10,7 +10,6 @@ columns, a measure or a baseline, the table is one measure of rows in columns, w
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -295,10 +294,4 @@ def _save(figure: Figure, option: str, file: Path) -> None:
     note(f"{option.removeprefix('--')}: {file}")
 
 
-def main() -> None:
-    """Entry point of ``flnl compare``."""
-    guard.guarded(lambda: compare(sys.argv[1:]), name="flnl compare", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("compare", compare)

@@ -5,7 +5,6 @@ flnl config RUN_DIR [--short]
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,4 @@ def show(arguments: Sequence[str]) -> None:
         print_line(line)
 
 
-def main() -> None:
-    """Entry point of ``flnl config``."""
-    guard.guarded(lambda: show(sys.argv[1:]), name="flnl config", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("config", show)

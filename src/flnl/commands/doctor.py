@@ -48,10 +48,4 @@ def command(arguments: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def main() -> None:
-    """Entry point of ``flnl doctor``."""
-    guard.guarded(lambda: command(sys.argv[1:]), name="flnl doctor", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("doctor", command)

@@ -6,7 +6,6 @@ flnl explain method method=flr          all keys of a section, with the choices 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -127,10 +126,4 @@ def run(arguments: Sequence[str]) -> None:
         show(explained(key, overrides, [CONF, *request.config_dir]))
 
 
-def main() -> None:
-    """Entry point of ``flnl explain``."""
-    guard.guarded(lambda: run(sys.argv[1:]), name="flnl explain", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("explain", run)

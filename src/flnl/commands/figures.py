@@ -1,6 +1,5 @@
 """``flnl figures RUN_DIR [RUN_DIR...] [--tsne] [--format png,svg,pdf] [--dpi N]``: draw the figures of runs."""
 
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,10 +87,4 @@ def redraw(arguments: Sequence[str]) -> None:
         print_line(f"{path / FOLDER}: {names}")
 
 
-def main() -> None:
-    """Entry point of ``flnl figures``."""
-    guard.guarded(lambda: redraw(sys.argv[1:]), name="flnl figures", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("figures", redraw)

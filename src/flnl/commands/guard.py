@@ -76,6 +76,16 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
         sys.exit(1)
 
 
+def entry(name: str, run: Callable[[Sequence[str]], int | None]) -> Callable[[], None]:
+    """The ``main`` of the command ``name``: guarded, it exits with the code that ``run`` of its arguments returns."""
+
+    def command() -> None:
+        if (code := run(sys.argv[1:])) is not None:
+            sys.exit(code)
+
+    return lambda: guarded(command, name=f"flnl {name}", overrides=False)
+
+
 def _demand_folder() -> None:
     """End the command if its working folder has been deleted, to which all that it names is relative."""
     try:

@@ -9,7 +9,6 @@ flnl list --config-dir DIR    with the options in a folder of your own
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -230,10 +229,4 @@ def run(arguments: Sequence[str]) -> None:
         show(request.groups, places)
 
 
-def main() -> None:
-    """Entry point of ``flnl list``."""
-    guard.guarded(lambda: run(sys.argv[1:]), name="flnl list", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("list", run)

@@ -216,10 +216,4 @@ def predict(arguments: Sequence[str]) -> int:
     return 0
 
 
-def main() -> None:
-    """Entry point of ``flnl predict``."""
-    guard.guarded(lambda: sys.exit(predict(sys.argv[1:])), name="flnl predict", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("predict", predict)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,10 +85,4 @@ def rerun(arguments: Sequence[str]) -> int:
     return 0 if agree else 1
 
 
-def main() -> None:
-    """Entry point of ``flnl rerun``."""
-    guard.guarded(lambda: sys.exit(rerun(sys.argv[1:])), name="flnl rerun", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("rerun", rerun)

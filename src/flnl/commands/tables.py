@@ -362,7 +362,3 @@ def main() -> None:
         )
         return
     guard.guarded(lambda: command(sys.argv[1:]), name="flnl tables", overrides=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -286,10 +286,4 @@ def _tried(spaces: Sequence[Space], runs: Runs, options: Namespace) -> list[list
     return [optuna_search(space, partial(runs.trials, space.fixed), options.trials) for space in spaces]
 
 
-def main() -> None:
-    """Entry point of ``flnl tune``."""
-    guard.guarded(lambda: tune(sys.argv[1:]), name="flnl tune", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("tune", tune)
