@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from bench.label_audit import CENTRAL, FOLDS, KINDS, POOLED, make
 from bench.report import table
-from bench.whole_runs import chosen, finished, values, write_rows
+from bench.whole_runs import chosen, everywhere, finished, values, write_rows
 from flnl.audit import source
 from flnl.audit.assessment import assess
 from flnl.audit.audited_run import AuditedRun
@@ -91,15 +91,8 @@ class Case:
             "partition=iid_uniform",
             *(CENTRAL if self.method == POOLED else (f"method={self.method}",)),
             *SHORTER.get((self.images, self.method), ()),
-            f"seed={self.seed}",
-            "device=cpu",
-            "threads=1",
-            "executor=auto",
             "audit.record=auto",
-            "figures=false",
-            "wandb.mode=disabled",
-            "resume=true",
-            f"output={root / self.folder}",
+            *everywhere(self.seed, "auto", root / self.folder),
         ]
 
 

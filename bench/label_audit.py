@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from bench.report import table
 from bench.ways import environment
-from bench.whole_runs import chosen, finished, read_rows, values, write_rows
+from bench.whole_runs import chosen, everywhere, finished, read_rows, values, write_rows
 from flnl.audit import source
 from flnl.audit.assessment import assess
 from flnl.audit.audited_run import AuditedRun
@@ -103,15 +103,8 @@ class Case:
             *PEOPLE.get((self.images, self.noise), NOISE[self.noise]),
             *(CENTRAL if self.method == POOLED else (f"method={self.method}",)),
             *OF_METHOD.get((self.images, self.method), ()),
-            f"seed={self.seed}",
-            "device=cpu",
-            "threads=1",
-            "executor=auto",
             "audit.record=auto",
-            "figures=false",
-            "wandb.mode=disabled",
-            "resume=true",
-            f"output={root / self.folder}",
+            *everywhere(self.seed, "auto", root / self.folder),
         ]
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 
 import flnl
 from bench.report import table
-from bench.whole_runs import chosen, finished, values, write_rows
+from bench.whole_runs import chosen, everywhere, finished, values, write_rows
 from flnl.audit.examination import examine
 from flnl.audit.options import Options
 from flnl.storage.whole_folder import written_whole
@@ -73,14 +73,7 @@ class Case:
             *NOISE[self.noise],
             f"dataset.root={root / PHOTOS}",
             f"method={self.method}",
-            f"seed={self.seed}",
-            "device=cpu",
-            "threads=1",
-            "executor=stacked",
-            "figures=false",
-            "wandb.mode=disabled",
-            "resume=true",
-            f"output={root / self.folder}",
+            *everywhere(self.seed, "stacked", root / self.folder),
         ]
 
 

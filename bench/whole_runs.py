@@ -42,6 +42,20 @@ def chosen(
     return args
 
 
+def everywhere(seed: int, executor: str, output: Path) -> list[str]:
+    """The overrides of every run, whatever it trains."""
+    return [
+        f"seed={seed}",
+        "device=cpu",
+        "threads=1",
+        f"executor={executor}",
+        "figures=false",
+        "wandb.mode=disabled",
+        "resume=true",
+        f"output={output}",
+    ]
+
+
 def finished(folder: Path) -> bool:
     """Whether there is a finished run."""
     record = RunRecord.read(folder)
