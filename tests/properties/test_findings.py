@@ -6,8 +6,6 @@ them noisy. It exists here alone.
 
 import ast
 import csv
-import importlib
-import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl import methods as flnl_methods
 from flnl.core import findings as vocabulary
 from flnl.core import method
 from flnl.core import parts as core_parts
@@ -43,12 +40,7 @@ from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary
 from flnl.evaluation.metrics import absolute_error
 from flnl.figures import drawing as figures_drawing
-from flnl.methods import fedcorr, fedes
-from flnl.methods.feddiv import batch
 from flnl.numerics import scaling
-from flnl.parts import batches, losses, servers
-from flnl.parts.aggregators import mean
-from flnl.parts.samplers import uniform
 from flnl.record import label_table
 from flnl.record.run import RunRecord
 from tests.properties.runs import Ran, assembled, run
@@ -355,19 +347,8 @@ def imported(modules: Iterable[Any]) -> Sequence[str]:
 def test_who_measures_and_draws_imports_no_method() -> None:
     drawing = [getattr(figures_drawing, name) for name in ("accuracy", "clients", "confusion", "lid", "noise_levels")]
     names = imported([estimates, evaluator, evaluation_metrics, label_table, figures_drawing, vocabulary, *drawing])
-    methods = {flnl_methods.__name__, fedcorr.__name__, "flnl.methods.fedes.quality", "flnl.methods.fedpeer.privacy"}
     assert "flnl.core.findings" in names, "imports are found"
-    assert not [name for name in names if name in methods or name.rpartition(".")[0] in methods]
-
-
-def test_parts_ask_the_network_by_its_protocol_alone() -> None:
-    packages = [flnl_methods, fedcorr, fedes, losses]
-    parts = [
-        importlib.import_module(m.name) for p in packages for m in pkgutil.iter_modules(p.__path__, f"{p.__name__}.")
-    ]
-    names = imported([*parts, mean, batches, batch, uniform, servers])
-    assert "flnl.core.model.Model" in names, "imports are found"
-    assert not [name for name in names if name.split(".")[:2] in (["src", "network"], ["src", "stacked"])]
+    assert not [name for name in names if name.startswith("flnl.methods")]
 
 
 def test_the_vocabulary_imports_neither_the_engine_nor_what_stores_it() -> None:

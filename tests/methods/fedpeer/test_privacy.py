@@ -19,8 +19,8 @@ from flnl.config.compose import load
 from flnl.core.errors import UserError
 from flnl.data.noise.transition import transmit
 from flnl.evaluation.metrics import l1_error
+from flnl.methods.fedpeer.exchange import PrivacySpent
 from flnl.methods.fedpeer.loss import peer_labels
-from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.ramp import ramped
 from flnl.numerics.randomised_response import RandomisedResponse, nearest_distribution
 from flnl.numerics.scaling import label_shares

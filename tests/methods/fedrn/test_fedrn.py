@@ -22,10 +22,9 @@ from flnl.core.streams import stream
 from flnl.core.training import Training
 from flnl.engine.network import Network
 from flnl.methods.fedrn.batch import ReliableSamples
-from flnl.methods.fedrn.exchange import CleanSamples, Neighbours, Reliability, ReliableNeighbours
+from flnl.methods.fedrn.exchange import CleanSamples, Neighbours, Reliability, ReliableNeighbours, above, agreed
 from flnl.methods.fedrn.head import with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
-from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from flnl.parts.messages import LastModel

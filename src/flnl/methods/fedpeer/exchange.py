@@ -22,9 +22,30 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import StageNumber
 from flnl.core.reported import SamplesPerClass
 from flnl.core.stored import stored
-from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.randomised_response import Epsilon, Projection, RandomisedResponse
 from flnl.numerics.scaling import label_shares
+
+
+@stored("PrivacySpent")
+@dataclass(frozen=True)
+class PrivacySpent:
+    """ε spent by each client. It accumulates over releases, so labels are randomised only once."""
+
+    epsilon: Mapping[int, float] = field(default_factory=dict)
+
+    def of(self, client: int) -> float:
+        """ε spent by a client; 0 before its first release."""
+        return self.epsilon.get(client, 0.0)
+
+    def released(self, client: int, epsilon: float) -> "PrivacySpent":
+        """The account after one more release."""
+        return PrivacySpent({**self.epsilon, client: self.of(client) + epsilon})
+
+    @property
+    def most(self) -> float:
+        """The largest ε that any client has spent."""
+        return max(self.epsilon.values(), default=0.0)
+
 
 PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +22,8 @@ from flnl.core.streams import stream
 from flnl.core.training import Training
 from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
-from flnl.methods.fedrn.selection import above, agreed
 from flnl.numerics.loss_mixture import LossMixture
+from flnl.numerics.scaling import Array
 from flnl.parts.messages import LastModel
 
 
@@ -175,3 +176,14 @@ class ReliableNeighbours(Exchange):
         """The samples that each client left out at its last visit, scored by the probability of a wrong label."""
         clean = kept_by_client(clients, CleanSamples)
         return tuple(SuspectedSamples(c, ~s.mask, 1 - s.probability, s.labels) for c, s in clean.items())
+
+
+def above(probability: Array, threshold: Share) -> Tensor:
+    """Mask bool [n] of the samples whose ``probability`` [n] is above ``threshold``; of all samples if none is."""
+    mask = torch.from_numpy(probability > threshold)
+    return mask if bool(mask.any()) else torch.ones_like(mask)
+
+
+def agreed(weights: Sequence[float], probabilities: Sequence[Array]) -> Array:
+    """``Σ_u w_u P_u`` [n], from the ``weights`` of the models and each one's probabilities [n] (FedRN)."""
+    return np.asarray(np.average(np.stack(probabilities), axis=0, weights=weights))
