@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from bench.machine import Machine
 from bench.measure import Measured, Spread, alternate, prepared, ratios
 from bench.memory import Sampler, cpu_seconds, tree
 from bench.report import Results
+from bench.round_cost import SHOWN
 from bench.ways import HAND, PEERS, Way, ways
 from bench.workloads import WORKLOADS, Job, Workload, cohort
 
@@ -173,6 +176,16 @@ def test_a_round_is_split_into_shares() -> None:
     text = report.markdown(results, None)
     assert "| evaluation | 80 ms | 8.000 % |" in text
     assert "| all but local training | 100 ms | 10.00 % |" in text
+
+
+@pytest.mark.slow
+def test_every_part_of_a_round_is_timed(tmp_path: Path) -> None:
+    """In a process of its own, since what is timed is replaced."""
+    job = Job.load(prepared(SMALL, tmp_path)).save(tmp_path / "job.json")
+    words = ["-m", "bench.round_cost", str(job), str(tmp_path / "run"), "1"]
+    ran = subprocess.run([sys.executable, *words], cwd=Path(report.__file__).parents[1], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert all(json.loads(ran.stdout)[label] > 0 for label in SHOWN)
 
 
 def test_crop_and_flip_are_compared_where_both_were_measured() -> None:
