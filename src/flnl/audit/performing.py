@@ -12,7 +12,6 @@ from flnl.core.errors import UserError
 from flnl.record.run import RunRecord
 from flnl.storage.output_file import check_folder
 
-
 AT_SITES = ("sites", "served")
 """Executors of runs whose labels are at sites."""
 
