@@ -185,7 +185,7 @@ class Method:
     def check_network(
         self, network: nn.Module, sizes: Mapping[int, int], training: Training, kind: Kind = "image"
     ) -> None:
-        """Check that all parts can work with the network, its inputs' ``kind`` and the way it is trained.
+        """Check that all parts of stages that last can work with the network, its inputs' ``kind`` and their training.
 
         The other arguments are those of ``cautions``.
 
@@ -193,7 +193,9 @@ class Method:
             UserError: names the key of the first that cannot.
         """
         for part, setting, stage in self._settings(sizes, training, kind):
-            if stage and (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
+            if stage is None or not stage.length(len(sizes)):
+                continue
+            if (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
                 raise UserError(f"{setting.key}: {reason}")
 
     def cautions(self, sizes: Mapping[int, int], training: Training, kind: Kind = "image") -> list[str]:

@@ -79,6 +79,18 @@ def why_no_features(module: nn.Module) -> str | None:
     return "it needs features, the input of a last layer called head, and this network has no such layer"
 
 
+def why_features_stay(module: nn.Module) -> str | None:
+    """Why training changes no feature of a network; None if it does, or the network says its outputs itself."""
+    trained = (name for name, p in module.named_parameters() if p.requires_grad and "head" not in name.split("."))
+    unknown = has_outputs(module) and not isinstance(module, Classifier | Pair)
+    if unknown or next(trained, None) is not None:
+        return None
+    return (
+        "nothing before this network's last layer is trained: choose a model with trained layers before it, such as "
+        "model=mlp"
+    )
+
+
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """All outputs of ``module`` on ``inputs`` by name, in one pass."""
     if isinstance(module, Classifier | Pair):

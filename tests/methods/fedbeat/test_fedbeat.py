@@ -245,5 +245,8 @@ def test_what_cannot_work_is_said() -> None:
         assert term.refuses(plain, [], setting) is None
         assert "mixed" in (term.refuses(plain, [Mixup(1.0, True, None)], setting) or "")
         assert "head" in (term.refuses(Logits(), [], setting) or "")
+    linear = MLP([], 0.0)((1, 2, 2), 3)
+    assert FedBeat().refuses(linear, [], setting) is None
+    assert "nothing before this network's last layer is trained" in (TERM.refuses(linear, [], setting) or "")
     assert EXCHANGE.caution(setting) is None
     assert "no round" in (EXCHANGE.caution(replace(setting, lengths=(0, 3, 4))) or "")

@@ -277,7 +277,7 @@ def test_a_network_without_room_for_prototypes_is_refused(part: Any) -> None:
     fixed = nn.Linear(2, 9).requires_grad_(False)
     for body in (nn.Identity(), fixed):
         said = part.refuses(Classifier(body, nn.Linear(9, 10)), (), setting)
-        assert "nothing before this network's last layer is" in str(said)
+        assert "nothing before this network's last layer is trained" in str(said)
 
 
 def test_a_stage_without_a_comparison_is_said() -> None:

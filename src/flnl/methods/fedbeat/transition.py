@@ -15,7 +15,7 @@ from flnl.core.step import FEATURES, Step
 from flnl.core.stored import stored
 from flnl.core.streams import of_part, stream
 from flnl.methods.fedbeat.ensemble import DistilledSet
-from flnl.models.outputs import why_no_features
+from flnl.models.outputs import why_features_stay, why_no_features
 from flnl.parts.losses.targets import cross_entropy, of_labels
 from flnl.parts.shared_layers import Descent, Layers, SharedLayers
 
@@ -71,7 +71,9 @@ class LearnTransitions(LossTerm):
     descent: Descent
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
-        return why_not(network, stage)
+        if (why := why_not(network, stage)) is not None or (why := why_features_stay(network)) is None:
+            return why
+        return f"the network of transition matrices has the features of this one, and {why}"
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Layers:
         """The last layer as it was sent; at first, drawn as torch draws layers, equally on all clients."""

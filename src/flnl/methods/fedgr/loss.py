@@ -48,7 +48,7 @@ class Visit:
     teacher: AveragedTeacher | None  # None: it is never asked
     logits: Tensor | None  # u [n, K]; None: it does not teach yet
     features: Tensor | None  # g [n, d] of the received model; None: not asked
-    pixels: tuple[Tensor, Tensor]  # mean and standard deviation [C, 1, 1]: inputs are (pixel - mean) / std
+    pixels: tuple[Tensor, Tensor] | None  # mean and deviation [C, 1, 1]: inputs are (pixel - mean) / std; None: plain
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,18 @@ class FedGR(LossTerm):
 
     def begin(self, network: Model, task: ClientTask, state: AveragedTeacher | None) -> Visit:
         """The teacher and its logits, and the received model's features."""
-        mean, std = (tensor.clone() for tensor in network.normalisation)
-        features = None
+        features = pixels = None
+        if self.view == "strong":
+            mean, std = (tensor.clone() for tensor in network.normalisation)
+            pixels = mean, std
         if self.representation:
             features = network.received(task, task.stream(WEAK_VIEW), output=FEATURES)
             features = features.to(network.device, network.dtype)
         if not self.distillation:
-            return Visit(None, None, features, (mean, std))
+            return Visit(None, None, features, pixels)
         teacher, logits = self._teacher(network, task, state)
         logits = None if logits is None else logits.to(network.device, network.dtype)
-        return Visit(teacher, logits, features, (mean, std))
+        return Visit(teacher, logits, features, pixels)
 
     def _teacher(
         self, network: Model, task: ClientTask, state: AveragedTeacher | None
@@ -146,7 +148,7 @@ class FedGR(LossTerm):
         return state.teacher
 
     def _outputs(self, step: Step, state: Visit) -> Mapping[str, Tensor]:
-        if self.view == "plain":
+        if self.view == "plain" or state.pixels is None:
             return step.outputs
         return step.passes.outputs(strong_inputs(step.inputs, step.draw, state.pixels))
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from flnl.core.ranges import Seed
 from flnl.core.streams import of_part, stream
+from flnl.models.outputs import why_features_stay
 
 Rotation = Literal["stream", "released"]
 HEAD = "head.weight"
@@ -32,11 +33,8 @@ def why_no_prototypes(network: nn.Module) -> str | None:
     name = head_of(params)
     if name is None:
         return "prototypes need a network whose last layer is called head"
-    if not any(p.requires_grad for other, p in params.items() if other.rpartition(".")[0] != name.rpartition(".")[0]):
-        return (
-            "prototypes attract features while these are trained, and nothing before this network's last layer is: "
-            "choose a model with trained layers before it, such as model=mlp"
-        )
+    if (why := why_features_stay(network)) is not None:
+        return f"prototypes attract features while these are trained, and {why}"
     classes, width = params[name].shape
     if width >= classes - 1:
         return None
