@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import torch
 import yaml
 
 from flnl.config import compose
@@ -18,6 +17,8 @@ FILE = CONF / "doctor" / "cards.yaml"
 
 def cards_here() -> set[str]:
     """The names of this machine's GPUs."""
+    import torch  # help and completion of the commands that ask do without
+
     return {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
 
 
