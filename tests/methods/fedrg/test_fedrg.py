@@ -187,6 +187,7 @@ def test_a_visit_begins_with_the_split_by_the_received_features_and_keeps_what_f
 
 def test_batches_follow_two_views() -> None:
     """The concentrations are those of the batch and of its strong view."""
+    torch.manual_seed(1)  # some networks' features of these images are zeros
     module = MLP([5], 0.0)((1, 2, 2), 3).double()
     net, images = network(module), torch.rand(6, 1, 2, 2, dtype=torch.float64)
     term = replace(TERM, view="strong")
@@ -206,6 +207,15 @@ def test_batches_follow_two_views() -> None:
     _, two = batch.given_to("fedrg", term, replace(start, pixels=unit_pixels))
     _, one = batch.given_to("fedrg", TERM, start)
     assert float(one.clusters.median) > 1e5 > float(two.clusters.median), "equal views agree completely"
+
+
+@pytest.mark.parametrize("density", [True, False])
+def test_features_that_are_all_zeros_leave_numbers(density: bool) -> None:
+    clusters, nothing = FeatureClusters.of(normal(3, 5), 3), torch.zeros(4, 5, dtype=torch.float64)
+    kappas = clusters.agreeing(nothing, nothing)
+    assert kappas.tolist() == [0.0] * 4
+    found = clusters.with_median(kappas, 1.0).responsibilities(nothing, kappas, density=density)
+    assert found.isfinite().all()
 
 
 # --------------------------------------------------------------------------------------------------------- contrast

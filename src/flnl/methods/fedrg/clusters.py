@@ -98,7 +98,8 @@ class FeatureClusters:
         Concentrations ``kappas`` [B] that are large beside the median sharpen them. With ``density`` they are those of
         the densities, otherwise of ``κ ⟨z, μ⟩ + log π`` against ``log π_0``, divided by a temperature.
         """
-        sharpness = (kappas / self.median).clamp(LEAST_SHARPNESS, MOST_SHARPNESS)
+        usual = self.median.clamp_min(EPSILON)  # it is 0 where most samples have no feature but zeros
+        sharpness = (kappas / usual).clamp(LEAST_SHARPNESS, MOST_SHARPNESS)
         if density:
             own = self.kappas * sharpness[:, None]
             logs = own * (first @ self.means.T) + log_normaliser(own, first.shape[1])
