@@ -63,7 +63,18 @@ class SuperLink:
         self._start_gate()
 
     def revive(self) -> None:
-        """Start again what has ended, and submit the relay if none has connected for a while."""
+        """Start again what has ended, and submit the relay if none has connected for a while.
+
+        What cannot be started now is tried again the next time.
+        """
+        try:
+            self._revive()
+        except UserError as error:
+            log.warning("%s; it is tried again", error)
+            end(self._superlink)
+            self._superlink = None
+
+    def _revive(self) -> None:
         if self._superlink is None or self._superlink.poll() is not None:
             log.warning("the SuperLink has ended; it is started again")
             self._start_superlink()
