@@ -289,7 +289,9 @@ def test_doors_are_closed(tmp_path: Path) -> None:
 def answered(url: str, trusted: ssl.SSLContext) -> int:
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(url, b"", method="POST"), context=trusted, timeout=20
+            urllib.request.Request(url, b"", {"Content-Type": "application/protobuf"}, method="POST"),
+            context=trusted,
+            timeout=20,
         ) as one:
             return int(one.status)
     except urllib.error.HTTPError as error:

@@ -7,7 +7,6 @@ flnl federation admit FOLDER NODE.pub --name NAME
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,10 +68,4 @@ def command(arguments: Sequence[str]) -> None:
         print_line(f"{options.folder / federation.INVITATION} is for the sites: {', '.join(made.sites)}")
 
 
-def main() -> None:
-    """Entry point of ``flnl federation``."""
-    guard.guarded(lambda: command(sys.argv[1:]), name="flnl federation", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("federation", command)

@@ -5,7 +5,6 @@ flnl serve FOLDER [KEY=VALUE ...] [--rehearse] [--flower PATH]
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,10 +47,4 @@ def command(arguments: Sequence[str]) -> None:
         raise Interrupted(outcome.signal)
 
 
-def main() -> None:
-    """Entry point of ``flnl serve``."""
-    guard.guarded(lambda: command(sys.argv[1:]), name="flnl serve", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("serve", command)

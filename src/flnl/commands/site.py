@@ -83,10 +83,4 @@ def _ended(number: int, frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-def main() -> None:
-    """Entry point of ``flnl site``."""
-    guard.guarded(lambda: command(sys.argv[1:]), name="flnl site", overrides=False)
-
-
-if __name__ == "__main__":
-    main()
+main = guard.entry("site", command)

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from flnl import __version__
@@ -22,7 +21,7 @@ from flnl.data.preparations import described
 from flnl.sites import messages, wire
 from flnl.sites.carrier import Carrier
 from flnl.sites.desk import SiteData
-from flnl.sites.messages import REFUSED, Parts, RefusedError
+from flnl.sites.messages import NOT_DONE, REFUSED, Parts, RefusedError
 from flnl.sites.policy import Policy
 from flnl.sites.wire import WireError
 from flnl.storage.atomic import write_atomically
@@ -37,7 +36,6 @@ HELD = {
     "held_out": int,  # samples on which models are scored; 0 if they are too few to tell of
     "classes": tuple[str, ...],
     "inputs": str,  # the form of a sample, as JSON
-    "versions": dict[str, str],
 }
 """What a site has."""
 TTL = 120.0
@@ -45,11 +43,6 @@ TTL = 120.0
 TELLS = 60.0
 """Seconds between two lines about who is awaited."""
 WAITS = 0.5
-
-
-def versions() -> dict[str, str]:
-    """What the last bits depend on."""
-    return {"torch": str(torch.__version__), "numpy": np.__version__, "threads": str(torch.get_num_threads())}
 
 
 def inputs_of(data: SiteData) -> Inputs:
@@ -77,7 +70,6 @@ def answer(header: Mapping[str, Any], data: SiteData, policy: Policy) -> bytes:
         held_out=held,
         classes=data.dataset.classes,
         inputs=json.dumps(asdict(inputs_of(data)), sort_keys=True),
-        versions=versions(),
     )
 
 
@@ -89,7 +81,6 @@ class Held:
     held_out: int
     classes: tuple[str, ...]
     inputs: Inputs
-    versions: Mapping[str, str]
 
     @classmethod
     def read(cls, parts: Parts, site: str) -> Held:
@@ -99,7 +90,7 @@ class Held:
             UserError: naming the site, if it refuses or answers something else.
         """
         try:
-            said = messages.read_header(parts, {"held": HELD, "refused": REFUSED, "failed": REFUSED})
+            said = messages.read_header(parts, {"held": HELD, **dict.fromkeys(NOT_DONE, REFUSED)})
             if said["kind"] != "held":
                 raise UserError(f"site {site} {said['kind']}: {one_line(shortened(said['why']))}")
             if not 0 < said["size"] < 2**40 or not 0 <= said["held_out"] < 2**40:
@@ -107,7 +98,7 @@ class Held:
             inputs = Inputs.read(json.loads(said["inputs"]))
         except (WireError, ValueError, RecursionError) as error:
             raise UserError(f"site {site} sent {one_line(shortened(str(error)))}") from None
-        return cls(said["size"], said["held_out"], said["classes"], inputs, said["versions"])
+        return cls(said["size"], said["held_out"], said["classes"], inputs)
 
 
 def greet(carrier: Carrier, name: str, sites: Sequence[str]) -> dict[str, Held]:
@@ -161,15 +152,6 @@ def agreed(held: Mapping[str, Held], classes: Sequence[str]) -> Told:
         if one.inputs != held[first].inputs:
             raise UserError(
                 f"{site} has samples of another size or preparation than {first}: {one.inputs} and {held[first].inputs}"
-            )
-        ours = versions()
-        if others := [
-            f"{key} {value} there, {ours[key]} here"
-            for key, value in one.versions.items()
-            if key in ours and value != ours[key]
-        ]:
-            print_line(
-                f"note: {site}: {', '.join(others)}; the last bits may differ from a simulation's", to=sys.stderr
             )
     sizes = {site: one.size for site, one in held.items()}
     return Told(sizes, {site: one.held_out for site, one in held.items()}, [*wanted], held[first].inputs)

@@ -22,7 +22,7 @@ from flnl.sites import greeting, messages, sockets, wire
 from flnl.sites.desk import RUNS, Desk, SiteData
 from flnl.sites.flower_environment import Flower, end, free_port
 from flnl.sites.greeting import HELLO
-from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
+from flnl.sites.messages import NOT_DONE, OPEN, REFUSED, Parts, RefusedError
 from flnl.sites.shared import built
 from flnl.sites.site_folder import CA, HOME, NODE, SiteFolder, permit
 from flnl.sites.traffic import leaving
@@ -136,9 +136,9 @@ class Door:
     def _tell(self, about: Mapping[str, Any], answer: Parts) -> None:
         """Say what was done."""
         kind = kind_of(answer)
-        if kind in ("refused", "failed"):
-            why = messages.read_header(answer, {"refused": REFUSED, "failed": REFUSED})["why"]
-            self.say(f"{kind}: {one_line(why)}")
+        if kind in NOT_DONE:
+            why = messages.read_header(answer, dict.fromkeys(NOT_DONE, REFUSED))["why"]
+            self.say(f"{NOT_DONE[kind]}: {one_line(why)}")
         elif about.get("kind") == "task":
             self.say(f"round {about.get('round', 0) + 1}: {about.get('job')}")
         elif about.get("kind") == "finish":
