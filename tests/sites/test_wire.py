@@ -28,7 +28,13 @@ VALUES: list[Any] = [
     (1, (2.5, [None])),
     {1: "one", "two": {3: (4,)}},
     Payload(LidScore(0.25), NoiseDirective(noisy=True, level=1.0), FILTER),
-    [torch.zeros(0, 5), torch.tensor(3), torch.arange(6).reshape(2, 3).T, torch.ones(2).requires_grad_()],
+    [
+        torch.zeros(0, 5),
+        torch.from_numpy(np.zeros(0, np.int64)),
+        torch.tensor(3),
+        torch.arange(6).reshape(2, 3).T,
+        torch.ones(2).requires_grad_(),
+    ],
 ]
 EXPECTED = (LidScore, NoiseDirective, LocalFilter)
 

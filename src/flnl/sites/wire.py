@@ -87,6 +87,8 @@ def _tree(value: Any, tensors: list[Tensor]) -> Any:
 
 def _bytes(tensor: Tensor) -> Any:
     """A byte array over a dense tensor's memory."""
+    if not tensor.numel():  # numpy gives an empty one no stride
+        return np.zeros(0, np.uint8)
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
