@@ -147,8 +147,8 @@ def test_a_review_changes_the_labels_of_its_site(there: Path, tmp_path: Path) ->
     ("options", "why"),
     [
         (Options(issues="both"), "--issues both needs cuts across sites: choose predicted_neq_given or"),
-        (Options(folds=5), "score them with the final model"),
-        (Options(probabilities="window"), "score them with the final model"),
+        (Options(folds=5), "score them by models of the run: choose window, all, final"),
+        (Options(probabilities="window"), "has no probabilities.npz"),
         (Options(label_privacy=1.0), "--label-privacy"),
     ],
     ids=["issues", "folds", "window", "privacy"],
@@ -189,3 +189,30 @@ def test_a_question_that_is_none_is_refused(change: dict[str, Any], why: str, th
     asked = replace(seen[0], **change)
     with pytest.raises(UserError, match=f"site 0 refused: .*{why}"):
         link_[0].audit(dict.fromkeys(link_[0].sites, asked), CountedLabels)
+
+
+def test_what_sites_have_recorded_is_audited(tmp_path: Path) -> None:
+    """Through a stop and a server that goes on with its last but one checkpoint.
+
+    A simulation scores all clients' samples in common batches, so that last bits may differ.
+    """
+    words = (*(word for word in WORDS if word != "audit.record=false"), "audit.record=true", "rounds=4")
+    more = ("executor=sites", ALLOW, "checkpoint.every=1")
+    here = run(words, tmp_path / "here", "executor=sequential").folder
+    there = run(words, tmp_path / "there", *more, "max_rounds=3").folder
+    (there / "checkpoints" / "round_00000003.pt").unlink()
+    run(words, there, *more, "resume=true")
+    perform_pooled(here, Options(out=tmp_path / "pooled", probabilities="window"))
+    perform(there, Options(out=tmp_path / "server", probabilities="window"))
+    one, other = numbers(tmp_path / "server"), numbers(tmp_path / "pooled")
+    assert one["source"] == other["source"]
+    assert one["thresholds"] == pytest.approx(other["thresholds"], abs=1e-6)
+    assert one["confident_joint"] == other["confident_joint"]
+    pooled = {(row["client"], row["sample"]): row for row in rows(tmp_path / "pooled" / "audit.csv")}
+    for client in range(8):
+        for row in rows(site(there, client) / "audit.csv"):
+            same = pooled[row["client"], row["sample"]]
+            assert float(row["suspicion_score"]) == pytest.approx(float(same["suspicion_score"]), abs=1e-6)
+            assert row["is_label_issue"] == same["is_label_issue"]
+    kept = [path.name for path in site(there, 3).parent.glob("probabilities/*")]
+    assert sorted(kept) == [f"{number:08d}.npy" for number in (2, 3, 4)]  # the window's, and of two checkpoints

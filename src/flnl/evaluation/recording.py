@@ -162,7 +162,7 @@ class Recorder:
     def _each_block(self, use: Callable[[slice, Tensor], object]) -> None:
         """Give ``use`` the loaded model's probabilities, float64 on the device, of each block of training samples."""
         first, images = 0, self._data.train
-        for index in self._held.split(BLOCK):
+        for index in self._held.split(BLOCK) if len(self._held) else ():
             block = slice(first, first + len(index))
             use(block, _probabilities(self._network.shared_outputs(images, index, on_device=True)))
             first = block.stop

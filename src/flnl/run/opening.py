@@ -153,6 +153,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     about_clients: list[str] = []
     if isinstance(executor, ClientsApart):
         evaluator, about_clients = executor.apart(cfg, evaluator, folder.path)
+        if cfg.audit.record is True:  # auto: no, as it takes a model to each client
+            recorder = _recorder(cfg, method, evaluator.federation, network, resumed, apart=True)
+            evaluator = replace(evaluator, recorder=recorder)
     else:
         evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     about = _about(cfg, overrides, claimed, evaluator, executor)
@@ -362,9 +365,17 @@ def _refuse_other_data(what: str, recorded: object, federation: Federation, clai
 
 
 def _recorder(
-    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: Checkpoint | None
+    cfg: DictConfig,
+    method: Method,
+    federation: Federation,
+    network: Network,
+    resumed: Checkpoint | None,
+    *,
+    apart: bool = False,
 ) -> Recorder | None:
     """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
+
+    Where clients are ``apart``, it records those of the test set alone.
 
     Raises:
         UserError: if the run must record what it was begun without, or otherwise than it was begun.
@@ -399,7 +410,14 @@ def _recorder(
             "evaluations; resume with that"
         )
     return Recorder(
-        federation.dataset, federation.held, federation.tested, network, share, evaluations, stride, earlier
+        federation.dataset,
+        federation.held[: 0 if apart else None],
+        federation.tested,
+        network,
+        share,
+        evaluations,
+        stride,
+        earlier,
     )
 
 

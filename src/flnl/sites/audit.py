@@ -42,13 +42,14 @@ from flnl.storage.output_file import check_folder
 NOTE = "the labels are at {sites} sites: each has its own page; these are sums"
 
 
-def examine(run: AuditedRun, link: Link, options: Options) -> Examined:
+def examine(run: AuditedRun, link: Link, options: Options, report: Callable[[str], None]) -> Examined:
     """Audit the labels at the sites of a ``link``, which write their pages.
 
     Args:
         run: the run, without any sample but those of the test set.
         link: leads to its sites, in the order of clients.
         options: as for an audit of pooled labels.
+        report: is told in a line what takes long.
 
     Returns:
         What the server may say of all.
@@ -57,10 +58,12 @@ def examine(run: AuditedRun, link: Link, options: Options) -> Examined:
         UserError: for options that need more than sums, and naming a site that takes no part.
     """
     _refuse_more_than_sums(options)
-    where, _, test = source.final_model(run, None)
+    where, _, test = source.find(run, options, report)
+    assert test is not None, "a run's models are tested"
+    summed = (where.rounds[-1], len(where.rounds)) if where.name in ("window", "all") else None
     sizes, untold = np.array([link.sizes[client] for client in link.sites]), why_wrong_untold(test, options)
     seed, tested = run.record.data_seed, (tensor(test.labels), tensor(test.probabilities))
-    asked = Question("count", options_in(options), seed, *tested, tells_wrong=untold is None)
+    asked = Question("count", options_in(options), seed, *tested, tells_wrong=untold is None, summed=summed)
 
     counted = _ask(link, asked)
     total = _total([ProbabilitySums(one.counts.numpy(), one.sums.numpy()) for one in counted])
@@ -121,9 +124,9 @@ def _refuse_more_than_sums(options: Options) -> None:
     """
     if options.issues not in LOCAL:
         raise UserError(f"--issues {options.issues} needs cuts across sites: choose {' or '.join(LOCAL)}")
-    if options.folds is not None or options.probabilities not in (None, "final"):
+    if options.folds is not None or options.probabilities not in (None, *source.KINDS):
         raise UserError(
-            "the labels are at sites, which score them with the final model: leave out --probabilities, --folds"
+            f"the labels are at sites, which score them by models of the run: choose {', '.join(source.KINDS)}"
         )
     if options.label_privacy is not None:
         raise UserError("--label-privacy: labels that are at sites are counted in the clear, or not at all")
@@ -215,7 +218,7 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
     server = replace(whole, federation=without_samples(whole.federation), samples=nobody, position=nobody.client)
     formats = tuple(one for one in options.formats if one != "csv")
     told = replace(options, formats=formats, corrections=None, reviewed=(), data=places)
-    examined = examine(server, link, replace(told, formats=options.formats))
+    examined = examine(server, link, replace(told, formats=options.formats), report)
     examined = replace(examined, audit=replace(examined.audit, options=told))
     written = write(examined)
     if options.reviewed or options.corrections is not None:

@@ -106,6 +106,7 @@ class Question:
     test_labels: Tensor  # int64 [M], of the server's test set
     test_probabilities: Tensor  # float64 [M, K], by the audited model
     tells_wrong: bool  # whether it is to be estimated how many labels are wrong
+    summed: tuple[int, int] | None  # the recorded round and number of models whose mean is taken; None: the last model
     thresholds: Tensor | None = None  # float64 [K]
     counts: Tensor | None = None  # int64 [K], samples of each given class
     joint: Tensor | None = None  # int64 [K, K], samples by given and confident class

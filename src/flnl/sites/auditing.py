@@ -30,6 +30,7 @@ from flnl.data.federation.build import Federation
 from flnl.engine.model_file import ModelFile
 from flnl.record import label_table
 from flnl.record.run import RunRecord
+from flnl.sites import recorded
 from flnl.sites.audit_messages import (
     OPTIONS,
     STEPS,
@@ -79,6 +80,7 @@ class SiteAudit:
     clients: int
     counts: bool
     review: Review
+    table: InMemory | None = None  # of the question that is answered
 
     @cached_property
     def run(self) -> AuditedRun:
@@ -93,11 +95,18 @@ class SiteAudit:
             labels = read_labels(file, samples, own.dataset.classes)
         return AuditedRun(self.folder, RunRecord(config=NO_CONFIG), own, samples, own.held, labels)
 
-    @cached_property
-    def table(self) -> InMemory:
-        """Probabilities by the model that the site has got."""
+    def _table(self, summed: tuple[int, int] | None) -> InMemory:
+        """Probabilities by the models that are asked for."""
+        if summed is not None:
+            last, count = summed
+            return InMemory((recorded.sums(self.folder / recorded.FOLDER, last).double() / count).float().numpy())
         network = ModelFile.load(self.folder).network()
         return InMemory(source.scored(network, self.federation.dataset.train, self.run.position))
+
+    @property
+    def _rows(self) -> InMemory:
+        assert self.table is not None, "a question says which"
+        return self.table
 
     def answer(self, question: Question) -> Any:
         """What leaves the site.
@@ -107,12 +116,14 @@ class SiteAudit:
             RefusedError: for a question that is none.
         """
         at, options = _step(question), _options(question)
+        if self.table is None:
+            return replace(self, table=self._table(question.summed)).answer(question)
         if at == 0:
-            sums = probability_sums(self.run.samples, self.table)
+            sums = probability_sums(self.run.samples, self._rows)
             return CountedLabels(tensor(sums.counts), tensor(sums.sums))
         assert question.thresholds is not None, "checked"
         thresholds = question.thresholds.numpy()
-        scored = assessment.scored_by(self.run.samples, self.table, options, thresholds)
+        scored = assessment.scored_by(self.run.samples, self._rows, options, thresholds)
         if at == 1:
             return self._joined(question, thresholds, scored)
         assessed = self._assessed(question, options, scored)
@@ -127,7 +138,7 @@ class SiteAudit:
     def _joined(self, question: Question, thresholds: NDArray[np.float64], scored: Scored) -> CountedJoint:
         samples, told = self.run.samples, None
         if question.tells_wrong:
-            told = evidence(samples, self.table, question.test, seen=True)
+            told = evidence(samples, self._rows, question.test, seen=True)
         return CountedJoint(
             tensor(joint_counts(samples.given, scored.confident, len(thresholds))),
             scored.off_diagonal,
@@ -147,7 +158,7 @@ class SiteAudit:
         pooled = Pooled(estimated, ClientPrior(np.array([rate]), shift), question.cut)
         if question.cut is None:  # it is chosen of all sites' numbers
             options = replace(options, min_precision=None)
-        return assessment.assessed(self.run.samples, self.table, question.test, options, pooled, scored)
+        return assessment.assessed(self.run.samples, self._rows, question.test, options, pooled, scored)
 
     def _row(
         self, question: Question, options: Options, assessed: Assessment, samples: AuditedSamples
@@ -158,7 +169,7 @@ class SiteAudit:
         if question.together is not None:
             found = wrong_labels(
                 self.run.samples,
-                self.table,
+                self._rows,
                 question.test,
                 samples.is_issue,
                 seen=True,
@@ -202,7 +213,7 @@ class SiteAudit:
         whole = replace(whole, key=head.key, method=head.method, dataset=head.dataset, notes=head.notes)
         rows = [row, *([] if question.others is None else [question.others.row])]
         alone = of_client(whole, assessed, rows, 0, question.seed)
-        (alone,) = with_likeliest([(np.arange(len(samples)), alone)], self.table)
+        (alone,) = with_likeliest([(np.arange(len(samples)), alone)], self._rows)
         return Examined(alone, {}, run, verdicts)
 
 

@@ -39,7 +39,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
-from flnl.sites import messages, wire
+from flnl.sites import messages, recorded, wire
 from flnl.sites.audit_messages import CountedLabels, Question
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
@@ -54,6 +54,8 @@ from flnl.sites.messages import (
     ONE,
     OPEN,
     OPENED,
+    RECORD,
+    RECORDED,
     REFUSED,
     SCORED,
     TASK,
@@ -169,7 +171,7 @@ class Desk:
             return [messages.written(REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH, "audit": AUDIT}
+        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH, "audit": AUDIT, "record": RECORD}
         run = self._run(messages.run_of(parts))
         header = messages.read_header(parts, kinds, set() if run is None else {*_expected(run.built), Question})
         if header["kind"] == "open":
@@ -185,6 +187,8 @@ class Desk:
         self._count(run, header, parts[1])
         if header["kind"] == "evaluate":
             return [self._evaluated(run, params)]
+        if header["kind"] == "record":
+            return [self._record(run, header, params)]
         if header["kind"] == "finish":
             return self._finish(run, header, params)
         return self._work(run, header, parts, params)
@@ -359,6 +363,14 @@ class Desk:
                 "loss": round(loss * ONE) if math.isfinite(loss) else None,
             }
         return messages.written(SCORED, kind="scored", **scores)
+
+    def _record(self, run: _Run, header: Mapping[str, Any], params: Params) -> bytes:
+        """Add a model's probabilities to the sums here."""
+        folder = run.folder / recorded.FOLDER
+        run.built.network.load(params)
+        recorded.add(folder, run.built.network, self.data.samples, header["round"], header["before"])
+        recorded.forget_before(folder, header["floor"], header["window"])
+        return messages.written(RECORDED, kind="recorded")
 
     # -------------------------------------------------------------------------------------------------- after the run
 

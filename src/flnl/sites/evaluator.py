@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from flnl.core.findings import LabelShares, NoisyClients, first, scalars
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
 from flnl.evaluation.estimates import noise_columns
 from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.probabilities import Probabilities
+from flnl.evaluation.recording import Sums
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,15 @@ class SiteEvaluator(Evaluator):
 
     told: dict[int, Counted] = field(default_factory=dict)
     end: Callable[[FederatedState], None] = lambda state: None
+    record: Callable[[Params, Sums], None] = lambda params, sums: None  # tells all sites to add a model's to their sums
     held_out: Callable[[Params, int], dict[str, float]] | None = None  # scores at the sites; None: nothing is held out
 
     def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
         """As without sites; on held-out samples, as these score it, which is the test if the server has none."""
+        before = () if self.recorder is None else self.recorder.sums.rounds
         scores = super().model(params, after)
+        if self.recorder is not None and self.recorder.sums.rounds != before:
+            self.record(params, self.recorder.sums)
         told = {} if self.held_out is None else self.held_out(params, 0 if after is None else after.round)
         if told and not len(self.federation.tested):
             return {**scores, "accuracy": told["validation_accuracy"], "test_loss": told["validation_loss"]}
@@ -46,6 +54,15 @@ class SiteEvaluator(Evaluator):
     def has_labels(self) -> bool:
         """No: each site writes its own."""
         return False
+
+    def probabilities(self, state: FederatedState, key: str) -> Probabilities:
+        """Those of the test set; what sites have recorded stays there."""
+        assert self.recorder is not None, "the run records probabilities"
+        self.network.load(state.server.params)
+        nobody, fingerprint = np.zeros(0, np.int64), self.federation.fingerprint
+        return self.recorder.probabilities(
+            client=nobody, sample=nobody, key=key, federation=fingerprint, round=state.round
+        )
 
     def finish(self, state: FederatedState) -> None:
         """Let each site write what it gets out of the run."""

@@ -87,6 +87,7 @@ class Sites(ClientsApart):
             method=method,
             told=link.told,
             end=link.finish,
+            record=link.record,
             held_out=link.evaluate if held_out else None,
         )
         sent = {AUDIT, *(name_of(kind) for kind in revealed(method))}

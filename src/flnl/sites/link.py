@@ -23,6 +23,7 @@ from flnl.core.state import FederatedState
 from flnl.core.tally import Tally
 from flnl.engine.jobs import Correct, Open
 from flnl.engine.local.sgd import LocalTraining
+from flnl.evaluation.recording import Sums
 from flnl.run import checkpoint
 from flnl.run.apart import AwayError
 from flnl.sites import messages, values, wire
@@ -39,13 +40,15 @@ from flnl.sites.messages import (
     ONE,
     OPEN,
     OPENED,
+    RECORD,
+    RECORDED,
     REFUSED,
     SCORED,
     TASK,
     Parts,
 )
 from flnl.sites.shared import key_of
-from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, SCORED_MODEL, Traffic
+from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, RECORDED_MODEL, SCORED_MODEL, Traffic
 from flnl.sites.values import Sender
 from flnl.sites.wire import WireError
 
@@ -190,6 +193,22 @@ class Link:
         losses = [one["loss"] for one in scores]
         loss = math.nan if None in losses else sum(losses) / ONE / count
         return {"validation_accuracy": sum(one["right"] or 0 for one in scores) / count, "validation_loss": loss}
+
+    def record(self, params: Params, sums: Sums) -> None:
+        """Have all sites add the probabilities of a model to their sums; ``sums`` are the server's, with it."""
+        header = messages.written(
+            RECORD,
+            kind="record",
+            run=self.run,
+            round=sums.rounds[-1],
+            before=sums.rounds[-2] if len(sums.rounds) > 1 else 0,
+            window=sums.rounds[sums.in_window - 1],
+            floor=checkpoint.oldest(self.folder / "checkpoints"),
+        )
+        message = [header, wire.written(params)]
+        for client, parts in self._answers(dict.fromkeys(self.sites, message)):
+            self.traffic.crossed("down", RECORDED_MODEL, size_in_bytes(params))
+            self._told(client, parts, {"recorded": RECORDED})
 
     def finish(self, state: FederatedState) -> None:
         """Tell all sites the end of the run, and the model that was evaluated last, which ``state`` has."""

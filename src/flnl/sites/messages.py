@@ -52,6 +52,15 @@ FINISH = {"kind": str, "run": str, "round": int, "own": dict[str, Any], "kept": 
 EVALUATE = {"kind": str, "run": str, "round": int}
 """The server asks how good a model, the second part, is on held-out samples."""
 
+RECORD = {"kind": str, "run": str, "round": int, "before": int, "window": int, "floor": int}
+"""A site adds the class probabilities of a model, the second part, to its sums after the round ``before`` (0: none).
+
+``window`` is the last recorded round of the window so far, whose sums are kept for an audit.
+"""
+
+RECORDED = {"kind": str}
+"""A site has done so, and tells nothing of it."""
+
 REFUSED = {"kind": str, "why": str}
 """A site does not do what it was asked, or could not."""
 NOT_DONE = {"refused": "refused", "failed": "failed", "lost": "refused"}

@@ -21,9 +21,10 @@ from flnl.storage.atomic import write_atomically
 NAME = "crossed.csv"
 """The table of a run, in its folder."""
 COLUMNS = ("direction", "what", "messages", "bytes")
-MODEL, SCORED_MODEL, LAST_MODEL, FRAMES = "model", "scored model", "last model", "frames"
-"""Rows that are no types of message: models; those sent to be scored and at the end, which no run counts; and all that
-was handed to the carrier, with headers."""
+MODEL, SCORED_MODEL, RECORDED_MODEL = "model", "scored model", "recorded model"
+LAST_MODEL, FRAMES = "last model", "frames"
+"""Rows that are no types of message: models; those sent to be scored, to be recorded and at the end, which no run
+counts; and all that was handed to the carrier, with headers."""
 
 
 @dataclass
