@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,14 +11,15 @@ import pytest
 import torch
 
 from flnl.core.errors import UserError
-from flnl.core.messages import Kept
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Kept, Samples
 from flnl.core.method import Method
+from flnl.core.streams import OfEngine
 from flnl.methods.fedcorr.exchange import LidScore
 from flnl.methods.fedpeer.exchange import LabelCounts, SharedLabels
 from flnl.sites import wire
 from flnl.sites.messages import RefusedError
 from flnl.sites.policy import Ledger, revealed
-from tests.properties.runs import Ran, assembled, run
+from tests.properties.runs import Ran, assembled, difference, run
 from tests.sites.test_desk import WORDS, link_of, recorded
 
 FEDPEER = (*WORDS[:-2], "method=fedpeer", "rounds=1", "data_seed=1", "max_rounds=1")
@@ -140,3 +142,29 @@ def _kinds() -> list[type]:
     from flnl.methods.fedcorr.exchange import SampleLosses
 
     return [Suspects, SampleLosses]
+
+
+def test_draws_for_training_may_be_a_sites_own(tmp_path: Path) -> None:
+    """The same secrets and seed give the same run, also through a stop; others give another. The record says so."""
+    words = [*WORDS, f"executor.folder={tmp_path / 'sites'}", "executor.streams=own"]
+    own = run(words, tmp_path / "own")
+    assert own.record["executor"]["own_streams"] == [str(client) for client in range(8)]
+    again = tmp_path / "again"
+    run(words, again, "max_rounds=1")
+    assert difference(run(words, again, "resume=true").state.server, own.state.server) is None
+    others = run(words, tmp_path / "others", f"executor.folder={tmp_path / 'others' / 'sites'}")
+    plain = run(WORDS, tmp_path / "plain")
+    assert difference(others.state.server, own.state.server) is not None
+    assert difference(plain.state.server, own.state.server) is not None
+    assert "own_streams" not in plain.record["executor"]
+
+
+def test_what_clients_share_does_not_come_from_a_secret() -> None:
+    """Parts draw it from the task's seed; a second network's task of another seed has other draws (FedClean)."""
+    task = ClientTask(3, cast(Samples, None), Broadcast(0, 1, {}), ClientState(), 1, b"s" * 32)
+    own = replace(task, own_streams=True)
+    assert own.seed == task.seed
+    drawn = [one.stream("x").random() for one in (task, own, replace(own, secret=b"t" * 32), replace(own, seed=2))]
+    assert len(set(drawn)) == 4
+    assert task.stream("x").random() == replace(task, secret=None).stream("x").random() == drawn[0]
+    assert own.engine_seed(OfEngine.DROPOUT) != task.engine_seed(OfEngine.DROPOUT)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flnl.core.payload import Params, Payload
 from flnl.core.stored import stored
-from flnl.core.streams import Draws, OfEngine, of_part, secret_stream, stream, torch_seed
+from flnl.core.streams import Draws, OfEngine, of_part, secret_seed, secret_stream, stream, torch_seed
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
@@ -138,6 +138,7 @@ class ClientTask:
     state: ClientState
     seed: int  # the run's seed
     secret: bytes | None = field(default=None, repr=False)  # a real client's own; None in a simulation
+    own_streams: bool = False  # whether the draws of this visit come from the secret, too, as well as from the seed
     visit: Payload = field(default_factory=Payload)  # what exchanges have begun this visit with; not stored
 
     @property
@@ -145,9 +146,14 @@ class ClientTask:
         """The client's current labels, int64 [n], for training."""
         return self.state.held(self.samples.given)
 
+    @property
+    def _drawn_from(self) -> int:
+        """The seed of this client's draws; those that all clients share come from ``seed``."""
+        return secret_seed(self.secret, self.seed) if self.own_streams and self.secret is not None else self.seed
+
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
         """Random stream of a part on this client in this round; none of the engine's, whatever the purpose is."""
-        return stream(self.seed, of_part(purpose), self.broadcast.round, self.client, *indices)
+        return stream(self._drawn_from, of_part(purpose), self.broadcast.round, self.client, *indices)
 
     def secret_stream(self, purpose: str, labels: NDArray[np.int64], *parameters: float) -> Draws:
         """Random numbers on which this client's privacy rests: who could draw them again could undo it.
@@ -161,11 +167,11 @@ class ClientTask:
     def engine_stream(self, purpose: OfEngine, *indices: int, of: str = "") -> np.random.Generator:
         """Random stream of the engine on this client in this round; ``of`` is the name of the part that it is for."""
         named = f"{purpose} {of}" if of else str(purpose)
-        return stream(self.seed, named, self.broadcast.round, self.client, *indices)
+        return stream(self._drawn_from, named, self.broadcast.round, self.client, *indices)
 
     def engine_seed(self, purpose: OfEngine) -> int:
         """Seed for torch's generators, of this client in this round, while the engine trains."""
-        return torch_seed(self.seed, purpose, self.broadcast.round, self.client)
+        return torch_seed(self._drawn_from, purpose, self.broadcast.round, self.client)
 
 
 @dataclass(frozen=True)

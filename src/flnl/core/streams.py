@@ -124,6 +124,15 @@ def secret_stream(secret: bytes, purpose: str, labels: NDArray[np.int64], *param
     return SecretStream(hmac.digest(secret, f"{about}\n".encode() + labels.astype("<i8").tobytes(), "sha256"))
 
 
+def secret_seed(secret: bytes, seed: int) -> int:
+    """A 63-bit seed in the place of ``seed`` for who has a ``secret``, which nobody without it can tell.
+
+    >>> secret_seed(b"k" * 32, 1) == secret_seed(b"k" * 32, 1), secret_seed(b"k" * 32, 1) == secret_seed(b"k" * 32, 2)
+    (True, False)
+    """
+    return int.from_bytes(hmac.digest(secret, f"seed {seed}".encode(), "sha256")[:8], "little") >> 1
+
+
 def torch_seed(seed: int, purpose: str, *indices: int) -> int:
     """A 63-bit seed for ``torch.manual_seed`` or ``torch.Generator.manual_seed``."""
     return int(entropy(seed, purpose, *indices).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -237,9 +237,8 @@ class Desk:
         known.write_text(token)
         write_atomically(before, opening)
         self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
-        return messages.written(
-            OPENED, kind="opened", size=len(self.data.dataset.train), token=token, versions=messages.versions()
-        )
+        about = {"size": len(self.data.dataset.train), "token": token, "own_streams": self.policy.streams == "own"}
+        return messages.written(OPENED, kind="opened", versions=messages.versions(), **about)
 
     # --------------------------------------------------------------------------------------------------------- a task
 
@@ -265,6 +264,7 @@ class Desk:
         kept, of_stage = run.shelf.state(header["kept"])
         state = entered(method, kept, of_stage, last, lengths, run.built.training)
         task = ClientTask(run.client, self.data.samples, broadcast, state, header["seed"], self._secret)
+        task = replace(task, own_streams=self.policy.streams == "own")
         network = run.built.network
         network.meter.taken()
         outcome = job(network, task)

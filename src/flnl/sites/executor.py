@@ -32,7 +32,7 @@ from flnl.sites.carrier import Carrier, Loopback
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
 from flnl.sites.link import Link, Waiting
-from flnl.sites.policy import AUDIT, Policy, revealed
+from flnl.sites.policy import AUDIT, Policy, Streams, revealed
 from flnl.sites.shared import Built, built, shared
 from flnl.sites.traffic import leaving
 from flnl.storage.atomic import write_atomically
@@ -61,6 +61,7 @@ class Sites(ClientsApart):
     absent: Literal["stop", "drop"]
     least: PositiveCount
     forget: list[str | int]
+    streams: Streams
     _links: list[Link] = field(default_factory=list, init=False, repr=False, compare=False)  # one, once it is open
 
     def apart(self, cfg: DictConfig, evaluator: Evaluator, folder: Path) -> tuple[Evaluator, list[str]]:
@@ -98,6 +99,11 @@ class Sites(ClientsApart):
             f"what they do has the key {link.key}",
             f"leaves each site, at most: its model, numbers of samples and steps, mean loss{'; and' if leaves else ''}",
             *(f"  {line}" for line in leaves),
+            *(
+                [f"{', '.join(link.own_streams)} draw for training from secrets of their own"]
+                if link.own_streams
+                else []
+            ),
             *([f"executor.allow names {', '.join(unsent)}, which this method does not send"] if unsent else []),
         ]
 
@@ -127,7 +133,8 @@ class Sites(ClientsApart):
     def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
         """A desk for each client, by its name, in folders below ``base``."""
         policy = Policy(
-            tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count
+            *(tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count),
+            streams=self.streams,
         )
         building, device = _Building(), str(self.network.device)
         desks = {
@@ -168,11 +175,16 @@ class Sites(ClientsApart):
             link.close()
 
     def settings(self) -> dict[str, Any]:
-        """The sites' policy, how long they are waited for, and which of them were begun with anew."""
+        """The sites' policy, how long they are waited for, and what nobody can repeat."""
         names = ("allow", "max_epsilon", "least_samples", "approve", "counts", "min_count", "folder")
         waiting = ("ttl", "patience", "absent", "least")
+        return {name: getattr(self, name) for name in (*names, *waiting)} | self._conditions()
+
+    def _conditions(self) -> dict[str, Any]:
+        """What nobody can repeat: whose states were given up, and whose draws are their own."""
+        own = sorted({site for link in self._links for site in link.own_streams})
         forgotten = {"forget": [str(name) for name in self.forget]} if self.forget else {}
-        return {name: getattr(self, name) for name in (*names, *waiting)} | forgotten
+        return forgotten | ({"own_streams": own} if own else {})
 
 
 def _name_of(run: Path) -> str:

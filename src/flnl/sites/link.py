@@ -119,6 +119,7 @@ class Link:
         if unknown := sorted({*self.forget} - {*self.sites.values()}):
             raise UserError(f"executor.forget={unknown[0]}: there are the sites {', '.join(self.sites.values())}")
         self._lost: dict[int, str | None] = {c: None for c, name in self.sites.items() if name in self.forget}
+        self.own_streams: list[str] = []  # names of sites whose draws for training are their own
         self._agreed: dict[tuple[str, ...], Any] = {}  # lengths in reports
         self._held_out: dict[int, int] = {}  # number of samples by client, once told
 
@@ -146,6 +147,8 @@ class Link:
             opened, site = self._told(client, parts, {"opened": OPENED}), self.sites[client]
             if opened["size"] != self.sizes[client]:
                 raise UserError(f"site {site} has {opened['size']} samples, not {self.sizes[client]}")
+            if opened["own_streams"]:
+                self.own_streams.append(site)
             there = {name: shortened(one_line(version)) for name, version in opened["versions"].items()}
             other = [
                 f"{name} {there.get(name, 'none')}, not {ours}"

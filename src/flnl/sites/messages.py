@@ -66,7 +66,7 @@ REFUSED = {"kind": str, "why": str}
 NOT_DONE = {"refused": "refused", "failed": "failed", "lost": "refused"}
 """Kinds of ``REFUSED``, and what they say; ``lost``: it no longer has what it had kept."""
 
-OPENED = {"kind": str, "size": int, "token": str, "versions": dict[str, str]}
+OPENED = {"kind": str, "size": int, "token": str, "own_streams": bool, "versions": dict[str, str]}
 """A site is ready. ``token`` is another one if its samples or labels are others; ``versions`` are as ``versions()``."""
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from filelock import FileLock
 
@@ -18,6 +19,7 @@ from flnl.storage.atomic import write_atomically
 
 SECONDS = 60.0
 """How long to wait for another process that writes the ledger."""
+Streams = Literal["run", "own"]
 AUDIT = "CountedLabels"
 """What ``allow`` must name for an audit of labels."""
 TRIES = 3
@@ -34,6 +36,7 @@ class Policy:
     approve: str = "any"  # the key of the run that was approved, or any
     counts: bool = True  # whether the numbers of flagged and of changed labels may leave
     min_count: int = 20  # of held-out samples, with fewer of which nothing is told of a model
+    streams: Streams = "run"  # what the draws of training come from: the run's seed, or the site's secret
 
     def admit(self, method: Method, key: str, samples: int) -> None:
         """Let a run begin.

@@ -12,6 +12,7 @@ from flnl.data.datasets.elsewhere import Told
 from flnl.data.federation.build import Federation
 from flnl.sites.carrier import Carrier
 from flnl.sites.executor import Sites
+from flnl.sites.policy import Streams
 
 CONNECTED: list[tuple[Carrier, Told]] = []
 """What carries messages to sites, while this process serves them, and what these have told."""
@@ -28,6 +29,7 @@ class Served(Sites):
     counts: bool = field(default=True, init=False)
     min_count: int = field(default=20, init=False)
     folder: str | None = field(default=None, init=False)
+    streams: Streams = field(default="run", init=False)
 
     def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
         """What ``flnl serve`` has connected.

@@ -9,7 +9,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from flnl.data.dataset import Dataset
 from flnl.sites.desk import SECRET, SiteData
 from flnl.sites.federation import Invitation, address_of, named, values_of
 from flnl.sites.flower_environment import Flower
-from flnl.sites.policy import Policy
+from flnl.sites.policy import Policy, Streams
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
 
@@ -51,6 +51,7 @@ max_epsilon: null # largest sum of ε over all releases of randomised labels; nu
 counts: true # whether to tell how many labels were flagged and changed
 min_count: 20 # with fewer test samples, nothing is told of how models do on them
 least_samples: 50 # with fewer training samples the site takes no part
+streams: run # what draws for training come from: run, its seed, as a simulation; own, this site's secret
 approve: ask # ask: each new run waits for flnl site DIR --approve KEY; any: none does
 
 device: auto # where to train: auto, cpu, cuda
@@ -60,6 +61,7 @@ group: null # the group of another user, who runs the SuperNode and so what the 
 FIELDS: dict[str, Any] = {
     **{"name": "", "federation": "", "server": "", "data": [], "classes": []},
     **{"allow": [], "max_epsilon": None, "counts": True, "min_count": 20, "least_samples": 50, "approve": "ask"},
+    "streams": "run",
     **{"device": "auto", "group": None},
 }
 
@@ -101,13 +103,16 @@ class SiteFolder:
         for key, least in (("least_samples", 1), ("min_count", 0)):
             if values[key] < least:
                 raise UserError(f"{path}: {key}={values[key]} should be {least} or more")
+        if values["streams"] not in get_args(Streams):
+            raise UserError(f"{path}: streams={values['streams']} should be {' or '.join(get_args(Streams))}")
         for one in values["data"]:
             if key_of(one).split(".")[0] != "dataset":
                 raise UserError(
                     f"{path}: data: {one!r} should be an override of dataset, as in dataset.root=/data/lung"
                 )
         policy = Policy(
-            tuple(values["allow"]), most, values["least_samples"], "any", values["counts"], values["min_count"]
+            *(tuple(values["allow"]), most, values["least_samples"], "any", values["counts"], values["min_count"]),
+            streams=values["streams"],
         )
         return cls(
             folder=folder,
