@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.memory import Sampler, cpu_seconds, started, tree
+from flnl.console.cores import multiplies_bf16
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = ROOT / "bench/.venv-peers/bin/python"
@@ -57,11 +58,13 @@ def executors(conf: Path = ROOT / "conf/executor") -> list[str]:
 
 
 def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
-    """All ways by name: the baseline, the bound, our executors, workers that stack, other frameworks."""
+    """All ways by name: the baseline, the bound, our executors, workers that stack, bf16 if a CPU has AMX, others'."""
     command = (sys.executable, "-m", "bench.ours", "{job}")
     ours = [Way(name, "ours", (*command, name, "{folder}")) for name in executors(conf)]
     stacks = Way("workers-stack", "ours", (*command, "processes", "{folder}", "executor/inner=stacked"))
-    return {way.name: way for way in (HAND, CENTRALISED, *ours, stacks, *PEERS)}
+    bf16 = Way("bf16", "ours", (*command, "auto", "{folder}", "precision=bf16"))
+    more = [stacks, bf16] if multiplies_bf16() else [stacks]
+    return {way.name: way for way in (HAND, CENTRALISED, *ours, *more, *PEERS)}
 
 
 def environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from bench.report import Results
 from bench.round_cost import SHOWN
 from bench.ways import HAND, PEERS, Way, ways
 from bench.workloads import WORKLOADS, Job, Workload, cohort
+from flnl.console import cores
 
 SMALL = replace(WORKLOADS["mlp"], clients=7, cohort=4, samples=23, test=50, epochs=2, double=True)
 
@@ -44,13 +45,25 @@ def test_the_hand_written_loop_and_our_executor_train_the_same_model(workload: W
                 torch.testing.assert_close(loop.state[name], value, rtol=0, atol=1e-9)
 
 
-def test_all_executors_and_frameworks_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("amx", [True, False])
+def test_all_executors_and_frameworks_are_found(amx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And bf16 where the CPU has units for it."""
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {'amx_bf16 ' * amx}avx512_bf16\n")
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "cpuinfo")
     for name in ("stacked", "sequential"):
         (tmp_path / f"{name}.yaml").touch()
     assert list(ways(tmp_path)) == [
         *("hand", "centralised", "sequential", "stacked", "workers-stack"),
+        *(["bf16"] if amx else []),
         *("flower", "pfl", "fluke"),
     ]
+
+
+def test_the_way_in_bf16_trains_in_it(tmp_path: Path) -> None:
+    """The last of two values for a key counts."""
+    job = Job.load(prepared(replace(SMALL, double=False), tmp_path))
+    with ours.opened(job, "auto", tmp_path / "run", "precision=bf16") as run:
+        assert run.evaluator.network.placement.precision == "bf16-mixed"
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -22,6 +22,15 @@ def usable_cores() -> int:
         return bound
 
 
+def multiplies_bf16() -> bool:
+    """Whether the processor has units for products of matrices in bf16, as its flags on Linux say: Intel's AMX."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return False
+    return "amx_bf16" in next((line.split() for line in lines if line.startswith("flags")), [])
+
+
 @cache
 def processor() -> str:
     """The processor's model, as "Intel(R) Xeon(R) Platinum 8481C": on Linux by ``/proc/cpuinfo``, on macOS by sysctl.

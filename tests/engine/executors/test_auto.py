@@ -191,6 +191,34 @@ def test_it_is_the_default_and_says_what_it_chose(tmp_path: Path, capsys: pytest
         assert "; preprocess runs one client at a time under any\n" in capsys.readouterr().err
 
 
+RESIDUAL = ("model=resnet18", "dataset.train_size=60", "dataset.test_size=20", "rounds=1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "advised"),
+    [
+        ("fpu amx_bf16 amx_tile", RESIDUAL, True),
+        ("fpu avx512_bf16", RESIDUAL, False),  # was not measured
+        ("fpu amx_bf16", (*RESIDUAL, "precision=bf16"), False),
+        ("fpu amx_bf16", (*RESIDUAL, "executor=sequential"), False),  # it was chosen, and advises nothing
+        ("fpu amx_bf16", ("model=cnn",), False),  # its steps are short
+        ("fpu amx_bf16", ("model=mlp", "model.hidden=[8000]", "train.batch_size=128"), False),  # no convolutions
+    ],
+)
+def test_bf16_is_advised_where_it_was_measured(
+    flags: str,
+    words: tuple[str, ...],
+    advised: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    monkeypatch.setattr("flnl.console.cores.CPUINFO", tmp_path / "cpuinfo")
+    with assembled(("method=fedavg", "dataset=digits", "executor=auto", *words), tmp_path / "run"):
+        assert ("precision=bf16 has trained a residual network 1.9 times as fast" in capsys.readouterr().err) == advised
+
+
 def test_debugging_stays_in_one_process(tmp_path: Path) -> None:
     assert executor_of(run(["debug=fast", "method=fedavg", "figures=false"], tmp_path / "run")) == {
         "name": "sequential"

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from flnl.config import compose, registry
-from flnl.console.cores import usable_cores
+from flnl.console.cores import multiplies_bf16, usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.importing import located
 from flnl.core.method import Method
@@ -237,11 +237,22 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         inner, _, workers = name.partition(" in ")
         node = {**plain[workers], "inner": plain[inner]} if workers else plain[name]
         executor = compose.build(node)(network)
+        reason += _advice(work, network)
     if work.unstackable is not None or not _stacks(described(executor)):
         importlib.import_module("flnl.engine.local.lightning")
     if isinstance(executor, Stacked) and executor.limitation:
         reason += f"; {executor.limitation}"
     return executor, f"executor: {shown(described(executor))}: {reason}"
+
+
+def _advice(work: Work, network: Network) -> str:
+    """What else would train faster, only where it was measured: long steps of convolutions on a CPU with AMX."""
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in network.module.modules())
+    long = work.device == "cpu" and work.multiply_adds > SMALL_STACK_MULTIPLY_ADDS
+    if long and convolves and network.placement.precision == "32-true" and multiplies_bf16():
+        measured = "precision=bf16 has trained a residual network 1.9 times as fast"
+        return f"; this CPU has AMX, with which {measured} (another run, with other numbers)"
+    return ""
 
 
 def as_recorded(recorded: Mapping[str, Any] | str, auto: Mapping[str, Any], source: str) -> dict[str, Any]:
