@@ -23,9 +23,6 @@ def show(overrides: Sequence[str], matrices: Path | None = None) -> Path:
 
     Returns:
         The folder of card and figure.
-
-    Raises:
-        UserError: for mistakes that the user can correct.
     """
     import numpy as np
     from rich.console import Console
@@ -98,11 +95,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Show what the arguments describe.
-
-    Raises:
-        UserError: for mistakes that the user can correct.
-    """
+    """Show what the arguments describe."""
     request = parser().parse_intermixed_args(arguments)
     check_arguments(request.overrides)
     show([*search_path(request.config_dir), *request.overrides], request.matrices)

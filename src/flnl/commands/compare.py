@@ -106,11 +106,7 @@ def parser() -> Parser:
 
 
 def compare(arguments: Sequence[str]) -> None:
-    """Print the table, write the requested files and draw the curves.
-
-    Raises:
-        UserError: for mistakes that the user can correct.
-    """
+    """Print the table, write the requested files and draw the curves."""
     request = parser().parse_intermixed_args(arguments)
     if request.over is not None and request.figure == NO_FIGURE:
         raise UserError(f"--over {request.over} is for the figure: leave it out, or leave out --figure {NO_FIGURE}")

@@ -185,9 +185,6 @@ def predict(arguments: Sequence[str]) -> int:
 
     Returns:
         The exit code: 1 if no image could be read, else 0.
-
-    Raises:
-        UserError: for mistakes that the user can correct.
     """
     request = parser().parse_intermixed_args(arguments)
     if request.csv is not None:

@@ -23,6 +23,16 @@ def _axis(axes: Any, record: RunRecord, clients: Sequence[int], order: NDArray[n
     client_axis(axes, [record.called(clients[i]) for i in order], "the noise of its labels")
 
 
+def _shares_by_client(figure: Figure, axes: Any, record: RunRecord, order: NDArray[np.int64], lowest: float) -> Figure:
+    """The figure of shares by client, finished: its axes, and a legend below."""
+    axes.set_ylim(lowest, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    _axis(axes, record, record.clients["client"], order)
+    bare(axes)
+    legend(figure, loc="outside lower center", ncols=3)
+    return figure
+
+
 def draw_filter(record: RunRecord) -> Figure | None:
     """Share of correct flags per client, with its true noise and the share of flagged samples (FedDiv, Figs. 3, 5)."""
     rows = _clients(record, "filter_accuracy")
@@ -41,13 +51,8 @@ def draw_filter(record: RunRecord) -> Figure | None:
     flagged = numbers(rows["flagged"])[order]
     style = {"marker": "x", "ms": 5 if marked else 3, "mew": 1.4}
     axes.plot(x, flagged, color=INK, ls="", label="taken for wrong", **style)
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("samples of the client")
-    _axis(axes, record, rows["client"], order)
-    bare(axes)
-    legend(figure, loc="outside lower center", ncols=3)
-    return figure
+    return _shares_by_client(figure, axes, record, order, 0)
 
 
 def draw_noisy(record: RunRecord) -> Figure | None:
@@ -71,13 +76,8 @@ def draw_noisy(record: RunRecord) -> Figure | None:
     if "level" in rows:
         level = numbers(rows["level"])[order]
         axes.plot(x, level, ls="", marker="x", ms=5 if marked else 3, mew=1.4, color=INK, label="estimated noise level")
-    axes.set_ylim(-0.02, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("wrong labels of the client, true")
-    _axis(axes, record, rows["client"], order)
-    bare(axes)
-    legend(figure, loc="outside lower center", ncols=3)
-    return figure
+    return _shares_by_client(figure, axes, record, order, -0.02)
 
 
 def draw_quality(record: RunRecord) -> Figure | None:
