@@ -228,16 +228,15 @@ class _Round:
             ClientTask(
                 client,
                 self.run.federation.samples(client),
-                replace(self._broadcast(state), extras=sent(client)),
+                self._broadcast(state, sent(client)),
                 state.client(client),
                 self.run.settings.seed,
             )
             for client in clients
         ]
 
-    def _broadcast(self, state: FederatedState) -> Broadcast:
-        """The message to every client, but for what exchanges send."""
-        return Broadcast(self.clock.round, self.clock.stage, state.server.params, lengths=self.clock.lengths)
+    def _broadcast(self, state: FederatedState, extras: Payload) -> Broadcast:
+        return Broadcast(self.clock.round, self.clock.stage, state.server.params, extras, self.clock.lengths)
 
     def _relayed(self, state: FederatedState, tasks: Sequence[ClientTask]) -> list[ClientTask]:
         """The tasks with what exchanges relay of other clients."""
@@ -293,7 +292,7 @@ class _Round:
                 diverged[0],
             )
         return Gathered(
-            self._broadcast(state),
+            self._broadcast(state, Payload()),
             [r for r in results if r.finite],
             None,
             self.aid,
