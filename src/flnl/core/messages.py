@@ -78,7 +78,7 @@ class ClientState:
 @stored("Kept")
 @dataclass(frozen=True)
 class Kept:
-    """What the server holds in the place of a real client's state: the name by which the client finds it again."""
+    """What the server holds instead of a real client's state: the name by which the client finds it again."""
 
     handle: str
 
