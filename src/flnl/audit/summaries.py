@@ -55,7 +55,7 @@ def by_client(samples: AuditedSamples, rates: Sequence[float], below: Indices, c
     ]
 
 
-def pooled(rows: Sequence[ClientSummary], name: str, pair: tuple[int, int] | None = None) -> ClientSummary:
+def pooled(rows: Sequence[ClientSummary], name: str) -> ClientSummary:
     """Several clients in one row."""
     return ClientSummary(
         name=name,
@@ -65,7 +65,7 @@ def pooled(rows: Sequence[ClientSummary], name: str, pair: tuple[int, int] | Non
         issues=sum(row.issues for row in rows),
         flagged=None if rows[0].flagged is None else sum(row.flagged or 0 for row in rows),
         rate=None,
-        pair=pair,
+        pair=None,
         below=tuple(np.sum([row.below for row in rows], axis=0).tolist()),
         wrong=WrongLabels.of_all([row.wrong for row in rows]),
     )

@@ -117,12 +117,12 @@ class Ranking(Generic[S]):
         return f"{head} {tail}"
 
 
-def critical_difference(methods: int, settings: int, level: float = LEVEL) -> float:
+def critical_difference(methods: int, settings: int) -> float:
     """Nemenyi's critical difference of k methods in N settings (Demšar 2006, Sec. 3.2.2).
 
-    It is ``q_level,k sqrt(k (k + 1) / (6 N))``.
+    It is at the level ``LEVEL``: ``q_level,k sqrt(k (k + 1) / (6 N))``.
     """
-    q = float(studentized_range.ppf(1 - level, methods, np.inf)) / 2**0.5
+    q = float(studentized_range.ppf(1 - LEVEL, methods, np.inf)) / 2**0.5
     return float(q * np.sqrt(methods * (methods + 1) / (6 * settings)))
 
 
