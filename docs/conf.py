@@ -67,6 +67,7 @@ CONTENTS = """
 docs/running
 docs/noise
 docs/hospitals
+docs/three_hospitals
 docs/own_data
 docs/audit
 docs/sweeps

@@ -149,7 +149,7 @@ def install(folder: Path) -> None:
     """
     if folder.exists():
         raise UserError(f"{folder} is there already: delete it to make it anew")
-    print_line(f"making {folder}, some 400 MB", to=sys.stderr)
+    print_line(f"making {folder}, some 220 MB", to=sys.stderr)
     python, uv = folder / "bin" / "python", shutil.which("uv")
     wanted = ["--require-hashes", "-r", str(REQUIREMENTS)]
     steps = [[sys.executable, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "--quiet", *wanted]]
