@@ -29,7 +29,7 @@ class Samples:
     given: Tensor  # int64 [n], the given labels
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.index.shape[0]  # a tensor's len takes ten times as long
 
     def at(self, positions: Tensor) -> Samples:
         """The samples at ``positions`` int64 [m] of this client."""

@@ -73,6 +73,7 @@ class Network(RunModel):
         self.has_batch_norm = has_batch_norm(module)
         self.has_buffers = any(True for _ in module.buffers())
         self._layers = tuple(module.modules())
+        self._networks = by_name.passed(module, LOGITS)
         self.here = Resident(placement.device)
         """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
@@ -196,8 +197,8 @@ class Network(RunModel):
 
         They are trained if gradients are computed.
         """
-        networks = [by_name.passed(self._module, name) for name in outputs or (LOGITS,)]
-        self.meter.passed(samples * max(networks), trained=torch.is_grad_enabled())
+        networks = max(by_name.passed(self._module, name) for name in outputs) if outputs else self._networks
+        self.meter.passed(samples * networks, trained=torch.is_grad_enabled())
 
     def normalising(self, rows: int) -> AbstractContextManager[None]:
         """Within this, batch norm uses its running statistics for ``rows`` = 1: one row has no statistics."""

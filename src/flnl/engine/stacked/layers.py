@@ -66,7 +66,7 @@ class Linear(Layer):
     def forward(self, inputs: Tensor) -> Tensor:
         """One matrix product per client."""
         if inputs.dim() == 2:
-            inputs = inputs.view(len(inputs), len(self.weight), -1).transpose(0, 1)
+            inputs = inputs.view(inputs.shape[0], self.weight.shape[0], -1).transpose(0, 1)
         return inputs.bmm(self.weight) if self.bias is None else torch.baddbmm(self.bias, inputs, self.weight)
 
 

@@ -191,32 +191,40 @@ class Objective:
 
     def _row_step(self, outputs: Outputs, batch: Batch) -> Step:
         """The rows of all clients as one step, which refuses to give what is not a row's."""
-        step = Step(
-            inputs=batch.inputs,
-            labels=batch.labels.reshape(-1),
-            targets=batch.targets.flatten(0, 1),
-            positions=batch.positions.reshape(-1),
-            weight=batch.weight,
-            number=batch.number,
-            unmixed=batch.inputs,
-            mixing=None,
-            computed=_Rows(outputs),
-            **self._of_any_rows,
-        )
-        return self._refusing(step, self._not_of_rows)
+        of_batch: dict[str, Any] = {
+            "inputs": batch.inputs,
+            "labels": batch.labels.reshape(-1),
+            "targets": batch.targets.flatten(0, 1),
+            "positions": batch.positions.reshape(-1),
+            "weight": batch.weight,
+            "number": batch.number,
+            "unmixed": batch.inputs,
+            "computed": _Rows(outputs),
+        }
+        if self.asked is None:
+            return RefusingStep.of(self._any_rows, self._not_of_rows, **of_batch)
+        return self._refusing(replace(self._any_rows, **of_batch), self._not_of_rows)
 
     @cached_property
-    def _of_any_rows(self) -> dict[str, Any]:
-        """What is the same in every step of rows."""
+    def _any_rows(self) -> Step:
+        """What is the same in every step of rows; steps are copies of it, since it takes longer to make them anew."""
+        nothing = torch.empty(0)
         received = replace(self.tasks[0].broadcast, params={}, extras=Unlike(reasons=OF_ONE_CLIENT))
-        passes = _Passes(self.network, {}, self.network.scored)
-        return {
-            "draws": dict.fromkeys(self.rowwise),
-            "passes": passes,
-            "params": {},
-            "broadcast": received,
-            "kept": Payload(),
-        }
+        return Step(
+            inputs=nothing,
+            labels=nothing,
+            targets=nothing,
+            positions=nothing,
+            weight=None,
+            draws=dict.fromkeys(self.rowwise),
+            number=0,
+            unmixed=nothing,
+            mixing=None,
+            passes=_Passes(self.network, {}, self.network.scored),
+            params={},
+            broadcast=received,
+            kept=Payload(),
+        )
 
     @cached_property
     def _not_of_rows(self) -> frozenset[str]:

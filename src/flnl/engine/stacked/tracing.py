@@ -24,10 +24,10 @@ class RefusingStep(Step):
     """A step that refuses to give some attributes; the others are read as fast as of any step."""
 
     @classmethod
-    def of(cls, step: Step, refused: frozenset[str]) -> Step:
-        """A copy of ``step`` that refuses these."""
+    def of(cls, step: Step, refused: frozenset[str], **others: Any) -> Step:
+        """A copy of ``step`` that refuses these, with some ``others`` of its attributes."""
         made = object.__new__(_refusing(refused))
-        made.__dict__.update(vars(step))
+        made.__dict__.update(vars(step), **others)
         return made
 
 
