@@ -72,6 +72,7 @@ REGISTRY: tuple[Entry, ...] = (
         ),
         fedavg(sampler="PowerOfChoice"),
     ),
+    Entry("soft_labels", ("method=fedavg", "method/local=[soft_labels]", *ONE_STAGE), of("soft_labels")),
     Entry("label_smoothing", ("method=fedavg", "method/local=[label_smoothing]", *ONE_STAGE), of("label_smoothing")),
     Entry(
         "negative_label_smoothing",

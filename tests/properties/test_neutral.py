@@ -41,6 +41,7 @@ CASES: dict[str, tuple[Words, Words]] = {
         (*local("label_smoothing", "r=0"), "method/batch=mixup"),
         (*FEDAVG, "method/batch=mixup"),
     ),
+    "soft_labels_of_one_person": (("method/local=[soft_labels]", *FEDAVG), FEDAVG),
     "temperature_scaling": (local("temperature_scaling", "temperature=1"), FEDAVG),
     "temperature_scaling_with_batch_norm": (
         (*local("temperature_scaling", "temperature=1"), *NORMED),

@@ -27,13 +27,17 @@ class Samples:
     images: Images
     index: Tensor  # int64 [n], positions in ``images``
     given: Tensor  # int64 [n], the given labels
+    people: Tensor | None = (
+        None  # int64 [A, n], the labels by each of A people, -1 where one gave none; None: one person
+    )
 
     def __len__(self) -> int:
         return self.index.shape[0]  # a tensor's len takes ten times as long
 
     def at(self, positions: Tensor) -> Samples:
         """The samples at ``positions`` int64 [m] of this client."""
-        return Samples(self.images, self.index[positions], self.given[positions])
+        people = None if self.people is None else self.people[:, positions]
+        return Samples(self.images, self.index[positions], self.given[positions], people)
 
     def read(self, positions: Tensor | None = None, *, augmented: bool = False) -> Tensor:
         """Stored images at ``positions`` of this client (all by default), [b, C, H, W]."""

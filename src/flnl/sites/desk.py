@@ -89,7 +89,13 @@ class SiteData:
     def samples(self) -> Samples:
         """The samples as methods see them."""
         assert self.dataset.given is not None, "a site's labels are given"
-        return Samples(self.dataset.train, torch.arange(len(self.dataset.train)), torch.from_numpy(self.dataset.given))
+        data, people = self.dataset, self.dataset.people
+        return Samples(
+            data.train,
+            torch.arange(len(data.train)),
+            torch.from_numpy(data.given),
+            None if people is None else torch.from_numpy(people),
+        )
 
     def token(self, secret: bytes) -> str:
         """A text that is another one if samples, labels or classes are others, and tells nothing of them."""
@@ -98,6 +104,8 @@ class SiteData:
         about = repr((self.dataset.classes, len(self.dataset.train))).encode()
         if self.held_out is not None:
             about += self.held_out.given.numpy().tobytes()
+        if self.dataset.people is not None:
+            about += self.dataset.people.tobytes()
         return hmac.new(secret, about + digest + self.dataset.given.tobytes(), "sha256").hexdigest()[:32]
 
     def federation(self, client: int, clients: int) -> Federation:

@@ -229,7 +229,7 @@ def site_data(federation: Federation, client: int) -> SiteData:
         clients=None,
         client_names=None,
         test_clients=None,
-        people=None,
+        people=None if data.people is None else data.people[:, index],
         texts=None if data.texts is None else [data.texts[i] for i in index.tolist()],
         ids=[str(name) for name in names],
         fingerprint="",

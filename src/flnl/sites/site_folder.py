@@ -154,6 +154,7 @@ class SiteFolder:
             transform=data.transform,
             truth=None,
             given=number[data.labels],
+            people=None if data.people is None else np.where(data.people < 0, data.people, number[data.people]),
             texts=data.texts,
             ids=data.ids if data.ids is not None else [str(i) for i in range(len(data.train))],
         )

@@ -139,7 +139,8 @@ class Federation:
     def samples(self, client: int) -> Samples:
         """A client's data as methods see it; all clients share the image store."""
         index = torch.from_numpy(self.clients[client])
-        return Samples(images=self.dataset.train, index=index, given=self.given[index])
+        people = None if self.dataset.people is None else torch.from_numpy(self.dataset.people[:, self.clients[client]])
+        return Samples(images=self.dataset.train, index=index, given=self.given[index], people=people)
 
 
 @dataclass(frozen=True, eq=False)
