@@ -1,5 +1,6 @@
 """The carrier over a relay: answers come once, and what is known to be lost is sent again."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,28 @@ def test_what_a_relay_lost_is_sent_by_the_next(tmp_path: Path) -> None:
     assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
     assert len(started) == 4
     carrier.close()
+
+
+def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None:
+    """As one whose SuperLink has ended."""
+    ended, stuck, lives = threading.Event(), threading.Event(), [True]
+
+    def revive() -> None:
+        lives[0] = True
+        handle = echo if ended.is_set() else waits
+        RelayHere(tmp_path / "s", {"a": Node(handle)}).start()
+
+    def waits(parts: Parts) -> Parts:
+        ended.set()
+        lives[0] = False
+        stuck.wait(60)
+        return parts
+
+    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), revive, lambda: lives[0])
+    number = carrier.push("a", [b"1"], 60.0)
+    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    carrier.close()
+    stuck.set()
 
 
 def test_what_need_not_be_delivered_any_more_is_not(tmp_path: Path) -> None:

@@ -57,8 +57,11 @@ def test_what_has_ended_is_started_again(link: Trying) -> None:
     assert link.done[2:] == ["relay"]
     link.revive()
     assert link.done[3:] == []  # the relay has time to connect
+    assert link.alive()
     end(link._gate)
+    assert not link.alive()
     link.revive()
+    assert link.alive()
     assert link.done[3:] == ["gate"]
     end(link._superlink)
     link.revive()

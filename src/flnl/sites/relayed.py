@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from flnl.sites import sockets
@@ -49,11 +50,13 @@ class Relayed:
     Args:
         listener: where relays connect.
         revive: called while none is there, as often as somebody waits; it may start one.
+        alive: whether what relays need is there; one that does not answer without it is given up.
         clock: seconds that never go back.
     """
 
     listener: socket.socket
     revive: Callable[[], object] = lambda: None
+    alive: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     _relay: socket.socket | None = None
     _waiting: dict[str, _Message] = field(default_factory=dict)
@@ -140,6 +143,7 @@ class Relayed:
         assert self._relay is not None
         try:
             sockets.send(self._relay, asked, parts)
+            self._await(self._relay)
             return sockets.receive(self._relay)
         except OSError as error:
             log.info("the relay has ended (%s)", error)
@@ -148,6 +152,18 @@ class Relayed:
             for message in self._waiting.values():
                 message.number = None
             return {}, []
+
+    def _await(self, relay: socket.socket) -> None:
+        """Wait until the relay begins to answer.
+
+        Raises:
+            ConnectionError: if it cannot any more.
+        """
+        with DefaultSelector() as answers:
+            answers.register(relay, EVENT_READ)
+            while not answers.select(CONNECTS):
+                if not self.alive():
+                    raise ConnectionError("what it runs on has ended")
 
     def _connected(self) -> bool:
         self.revive()

@@ -36,7 +36,7 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
     compose.load(_words(folder, overrides, "executor=served"))  # fail before anybody waits
     federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
-    carrier = Relayed(superlink.listener(), superlink.revive)
+    carrier = Relayed(superlink.listener(), superlink.revive, superlink.alive)
     over = False
     try:
         superlink.start()

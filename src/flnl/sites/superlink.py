@@ -62,6 +62,10 @@ class SuperLink:
         self._start_superlink()
         self._start_gate()
 
+    def alive(self) -> bool:
+        """Whether SuperLink and gate run. A relay outlives its SuperLink, and calls it for ever."""
+        return all(one is not None and one.poll() is None for one in (self._superlink, self._gate))
+
     def revive(self) -> None:
         """Start again what has ended, and submit the relay if none has connected for a while.
 
