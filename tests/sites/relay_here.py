@@ -55,11 +55,11 @@ class RelayHere:
             for number in count():
                 try:
                     asked, parts = sockets.receive(server)
+                    if self.dies(number):
+                        return
+                    getattr(self, f"_{asked['ask']}")(server, asked, parts)
                 except OSError:
                     return
-                if self.dies(number):
-                    return
-                getattr(self, f"_{asked['ask']}")(server, asked, parts)
 
     def _nodes(self, server: socket.socket, asked: Mapping[str, str], parts: Parts) -> None:
         there = {name: [name.upper(), node.activated] for name, node in self.nodes.items() if node.there}

@@ -123,11 +123,12 @@ def test_what_a_relay_lost_is_sent_by_the_next(tmp_path: Path) -> None:
 def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None:
     """As one whose SuperLink has ended."""
     ended, stuck, lives = threading.Event(), threading.Event(), [True]
+    threads: list[threading.Thread] = []
 
     def revive() -> None:
         lives[0] = True
         handle = echo if ended.is_set() else waits
-        RelayHere(tmp_path / "s", {"a": Node(handle)}).start()
+        threads.append(RelayHere(tmp_path / "s", {"a": Node(handle)}).start())
 
     def waits(parts: Parts) -> Parts:
         ended.set()
@@ -140,6 +141,8 @@ def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None
     assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
     carrier.close()
     stuck.set()
+    for thread in threads:
+        thread.join(10)
 
 
 def test_what_need_not_be_delivered_any_more_is_not(tmp_path: Path) -> None:
