@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.sites.flower_environment import FOLDER, VARIABLE, Flower, free_port
+from flnl.sites.flower_environment import FOLDER, VARIABLE, Flower, end, free_port
 from flnl.sites.site_folder import NODE_PUB
 from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
@@ -299,7 +299,7 @@ def answered(url: str, trusted: ssl.SSLContext) -> int:
 
 
 def assert_stranger_stays_out(one: Hospitals, folder: Path) -> None:
-    """A SuperNode whose key nobody has admitted ends."""
+    """A SuperNode whose key nobody has admitted is refused."""
     flower, home = Flower.found(PLACE), folder / "stranger"
     home.mkdir()
     flower.keys(home, "node", str(home))
@@ -308,6 +308,11 @@ def assert_stranger_stays_out(one: Hospitals, folder: Path) -> None:
         *("--root-certificates", str(folder / "lung" / "ca.crt"), "--auth-supernode-private-key", str(home / "node")),
         *("--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1"),
     ]
-    done = subprocess.run(words, env=flower.variables(home), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode
-    assert "Connected" not in done.stdout
+    node, until = flower.start(home, home / "log", *words), time.monotonic() + 120
+    refused = folder / "lung" / "flower" / "superlink.log"
+    try:
+        while "No SuperNode found with the given public key" not in refused.read_text(errors="replace"):
+            assert time.monotonic() < until, (home / "log").read_text()
+            time.sleep(0.5)
+    finally:
+        end(node)
