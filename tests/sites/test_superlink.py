@@ -48,7 +48,8 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trying]:
     made = Trying(write_federation(tmp_path / "lung"), Flower(tmp_path / "flower"))
     made.start()
     yield made
-    made.stop(forget=True)
+    made.stop()
+    made.forget()
 
 
 def test_what_has_ended_is_started_again(link: Trying) -> None:
@@ -87,9 +88,10 @@ def test_what_was_in_transit_is_deleted_at_the_end_alone(link: Trying) -> None:
     paths = [link.home / f"superlink.db{end}" for end in ("", "-wal")]
     for path in paths:
         path.touch()
-    link.stop(forget=False)
+    link.stop()
     assert all(path.exists() for path in paths)
-    link.stop(forget=True)
+    link.stop()
+    link.forget()
     assert not any(path.exists() for path in paths)
 
 

@@ -24,9 +24,7 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
     """
     record = RunRecord.read(run)
     if record is not None and isinstance(record.executor, Mapping) and record.executor.get("name") in AT_SITES:
-        raise UserError(
-            f"{run}: the labels of this run are at its sites; the command flnl audit asks those of executor=sites"
-        )
+        raise UserError(f"{run}: the labels of this run are at its sites; the command flnl audit asks them")
     if options.formats or options.corrections is not None:
         folder = folder_of(run, options)
         refuse_existing(folder, options)

@@ -1,7 +1,7 @@
 """Be a site of a federation.
 
 flnl site init FOLDER --invitation FILE [--name NAME]
-flnl site FOLDER [--approve KEY | --units GROUP | --no-supernode]
+flnl site FOLDER [--approve KEY | --review VERDICTS.CSV [RUN] | --units GROUP | --no-supernode]
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ def parser() -> Parser:
     options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
     options.add_argument("--approve", metavar="KEY", help="let the run with this key train here")
     options.add_argument(
+        "--review",
+        nargs="+",
+        metavar=("VERDICTS.CSV", "RUN"),
+        help="write the page of a run's audit anew, by default of the last, and corrected.csv with these verdicts",
+    )
+    options.add_argument(
         "--units",
         metavar="GROUP",
         help="print units of systemd and a compose file, where this group may use the socket",
@@ -54,7 +60,8 @@ def command(arguments: Sequence[str]) -> None:
         raise UserError("name one folder, as in flnl site lung-north, or flnl site init lung-north --invitation FILE")
     if begins != (options.invitation is not None):
         raise UserError("flnl site init FOLDER --invitation FILE makes a site; flnl site FOLDER runs it")
-    from flnl.sites import site, site_folder, units
+    from flnl.audit.corrections import CORRECTED
+    from flnl.sites import desk, site, site_folder, units
     from flnl.sites.flower_environment import Flower
 
     folder = options.folder[-1]
@@ -68,6 +75,13 @@ def command(arguments: Sequence[str]) -> None:
     if options.approve:
         here.approve(options.approve)
         print_line(f"{here.name}: {options.approve[:8]}... is approved")
+        return
+    if options.review:
+        if len(options.review) > 2:
+            raise UserError("--review takes one file of verdicts, and one run, as in --review verdicts.csv 9dc470fa")
+        folder = here.review(Path(options.review[0]).expanduser(), "".join(options.review[1:]))
+        print_line(f"{folder / desk.PAGE}\n{folder / CORRECTED}")
+        print_line(f"to train on these labels: dataset.labels={folder.absolute() / CORRECTED} in data of {here.file}")
         return
     if options.units:
         print(units.text(here, options.units, Flower.found(options.flower).folder, folder.owner()), end="")

@@ -18,25 +18,31 @@ from flnl.audit.audited_run import AuditedRun
 from flnl.audit.counting import ProbabilitySums
 from flnl.audit.examination import Examined, OfAll, memorised, note_on_wrong, whole_audit, why_wrong_untold
 from flnl.audit.filters import Disagreement, OffDiagonal
-from flnl.audit.options import LOCAL, Options
+from flnl.audit.options import LOCAL, Format, Options
 from flnl.audit.result import AuditedSamples, ClientSummary, PairSummary, WrongLabels
 from flnl.audit.verdicts import read_verdicts, write_verdicts
 from flnl.audit.writing import Written, folder_of, refuse_existing, write
 from flnl.config import compose, registry
-from flnl.config.recorded import recorded_configuration
+from flnl.config.recorded import places_of, recorded_configuration
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
-from flnl.data.federation.build import Federation
+from flnl.data.datasets.download import expand
 from flnl.data.federation.elsewhere import without_samples
+from flnl.data.federation.recorded import recorded_data
 from flnl.record.run import RESULT, RunRecord
+from flnl.sites import greeting
 from flnl.sites.audit_messages import ANSWERS, CountedIssues, Head, Others, Question, options_in, tensor
 from flnl.sites.auditing import FOLDER
-from flnl.sites.carrier import Loopback
+from flnl.sites.carrier import Carrier, Loopback
 from flnl.sites.desk import RUNS, Desk
 from flnl.sites.executor import FOLDER as SITES
 from flnl.sites.executor import NAMED, site_data
-from flnl.sites.link import Link
+from flnl.sites.federation import FILE
+from flnl.sites.federation import Federation as Elsewhere
+from flnl.sites.flower_environment import Flower
+from flnl.sites.link import Link, Waiting
 from flnl.sites.policy import Policy
+from flnl.sites.superlink import SuperLink
 from flnl.storage.output_file import check_folder
 
 NOTE = "the labels are at {sites} sites: each has its own page; these are sums"
@@ -59,7 +65,10 @@ def examine(run: AuditedRun, link: Link, options: Options, report: Callable[[str
     """
     _refuse_more_than_sums(options)
     where, _, test = source.find(run, options, report)
-    assert test is not None, "a run's models are tested"
+    assert test is not None, "a run says how its models score test samples, if there are any"
+    clean = test if len(test.labels) else None
+    if clean is None and options.min_precision is not None:
+        raise UserError("--min-precision compares with test samples, and the server has none: leave it out")
     summed = (where.rounds[-1], len(where.rounds)) if where.name in ("window", "all") else None
     sizes, untold = np.array([link.sizes[client] for client in link.sites]), why_wrong_untold(test, options)
     seed, tested = run.record.data_seed, (tensor(test.labels), tensor(test.probabilities))
@@ -88,9 +97,9 @@ def examine(run: AuditedRun, link: Link, options: Options, report: Callable[[str
     own = [{"rate": rate, "shift": shift} for rate, shift in zip(prior.rates.tolist(), shifts, strict=True)]
     marked = _ask(link, asked, own)
     below, cut = np.stack([one.below.numpy() for one in marked]), None
-    clean = Clean.of(test, scoring_of(options, total.thresholds), prior)
-    if options.min_precision is not None:
-        cut = clean.largest_cut(sizes, below[:, : max(one.cuts for one in marked)], options.min_precision)
+    scored = None if clean is None else Clean.of(clean, scoring_of(options, total.thresholds), prior)
+    if scored is not None and options.min_precision is not None:
+        cut = scored.largest_cut(sizes, below[:, : max(one.cuts for one in marked)], options.min_precision)
     asked = replace(asked, step="list", cut=cut)
     listed = _ask(link, asked, own)
 
@@ -100,7 +109,7 @@ def examine(run: AuditedRun, link: Link, options: Options, report: Callable[[str
     ]
     rule = Disagreement() if options.issues == "predicted_neq_given" else OffDiagonal(total.thresholds)
     issues = np.array([row.issues for row in rows])
-    curve = precision_curve(sizes, below, issues, clean.shares(rule, cut))
+    curve = precision_curve(sizes, below, issues, None if scored is None else scored.shares(rule, cut))
     whole = whole_audit(run, options, where, OfAll(of_labels, curve, cut), _no_samples(), rows, {})
     wrong = WrongLabels.of_all([row.wrong for row in rows])
     notes = (*whole.notes, *note_on_wrong(rows, where, wrong, untold))
@@ -193,7 +202,10 @@ def _no_samples() -> AuditedSamples:
     )
 
 
-# -------------------------------------------------------------------------------------------------- sites that are here
+# ------------------------------------------------------------------------------------------------- from folder to files
+
+CONNECTS = 0.25
+"""Hours in which the sites of a federation should be there."""
 
 
 def perform(run: Path, options: Options, report: Callable[[str], None] = lambda line: None) -> tuple[Examined, Written]:
@@ -203,24 +215,92 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
         UserError: for mistakes that the user can correct.
     """
     record = RunRecord.read(run)
-    executor = {} if record is None or not isinstance(record.executor, Mapping) else record.executor
-    if executor.get("name") != "sites":
+    name = None if record is None else _executor(record).get("name")
+    if name not in performing.AT_SITES:
         return performing.perform(run, options, report)
-    allow, places = _allowed(options.data)
+    allow, patience, places = _words(options.data)
+    _refuse_more_than_sums(options)
     folder = folder_of(run, options)
     if options.formats:
         refuse_existing(folder, options)
         check_folder(str(folder), folder.resolve().parent)
-    whole = AuditedRun.open(run, options.config_dir, places)
+    asked = replace(options, data=places)
+    if name == "sites":
+        return _of_sites_here(AuditedRun.open(run, options.config_dir, places), asked, allow, report)
+    if allow is not None:
+        raise UserError("executor.allow: what leaves a site is said there: leave it out")
+    federation = federation_of(run, asked)
+    superlink = SuperLink(federation, Flower.found())
+    with superlink.connected() as carrier:
+        done = over_carrier(carrier, federation, run, asked, patience, report)
+    superlink.forget()
+    return done
+
+
+def federation_of(run: Path, options: Options) -> Elsewhere:
+    """The federation with whose sites ``flnl serve`` has trained.
+
+    Raises:
+        UserError: if it is not where it was, the run is not finished, or verdicts are given, which are for sites.
+    """
+    if options.reviewed:
+        raise UserError("--reviewed: each site reviews its own labels: flnl site FOLDER --review verdicts.csv")
+    record = RunRecord.open(run, "; name a run's folder").demand_finished()
+    _name_among_sites(run)
+    root = expand(recorded_data(record, options.config_dir, places_of(options.data)).dataset.root)
+    if not (root / FILE).is_file():
+        raise UserError(f"{run}: its federation is not at {root}: add dataset.root=FOLDER, as flnl serve FOLDER had it")
+    return Elsewhere.read(root)
+
+
+def over_carrier(
+    carrier: Carrier,
+    federation: Elsewhere,
+    run: Path,
+    options: Options,
+    patience: float | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> tuple[Examined, Written]:
+    """Audit a run of ``flnl serve`` with the sites of its federation.
+
+    Args:
+        carrier: leads to the sites.
+        federation: theirs.
+        run: the run's folder.
+        options: as of ``perform``.
+        patience: hours to wait for sites; None: ``CONNECTS`` until they are there, then as long as the run has.
+        report: is told in a line what takes long.
+
+    Raises:
+        UserError: for mistakes that the user can correct.
+    """
+    whole = AuditedRun.open(run, options.config_dir, options.data)
+    executor, names = _executor(whole.record), _names(whole)
+    if strangers := sorted({*names.values()} - {*federation.sites}):
+        raise UserError(f"{federation.folder / FILE} has no site {strangers[0]}, which the run had")
+    held = greeting.greet(carrier, federation.name, [*names.values()], CONNECTS if patience is None else patience)
+    for client, name in names.items():
+        if (size := held[name].size) != whole.federation.sizes[client]:
+            raise UserError(f"site {name} has {size:,} samples now, and the run had {whole.federation.sizes[client]:,}")
+    waiting = Waiting(executor["ttl"], executor["patience"] if patience is None else patience, again="audit again")
+    link = _link(whole, carrier, names, waiting)
+    told = replace(options, formats=_formats(options))
+    return _led(whole, link, replace(told, formats=options.formats), told, report)
+
+
+def _of_sites_here(
+    whole: AuditedRun, options: Options, allow: Sequence[str] | None, report: Callable[[str], None]
+) -> tuple[Examined, Written]:
+    """Audit a run of ``executor=sites``, whose sites are in folders here."""
     verdicts = read_verdicts(options.reviewed, whole.samples, whole.federation.dataset.classes)
-    link, desks = _linked(whole, executor, allow)
-    nobody = LabelledSamples(np.zeros(0, np.int64), [], np.zeros(0, np.int64))
-    server = replace(whole, federation=without_samples(whole.federation), samples=nobody, position=nobody.client)
-    formats = tuple(one for one in options.formats if one != "csv")
-    told = replace(options, formats=formats, corrections=None, reviewed=(), data=places)
-    examined = examine(server, link, replace(told, formats=options.formats), report)
-    examined = replace(examined, audit=replace(examined.audit, options=told))
-    written = write(examined)
+    names, base = _names(whole), _base(whole)
+    policy = _policy(_executor(whole.record), allow)
+    desks = {
+        name: Desk(site_data(whole.federation, client), base / str(client), policy) for client, name in names.items()
+    }
+    link = _link(whole, Loopback(desks), names, Waiting())
+    told = replace(options, formats=_formats(options), corrections=None, reviewed=())
+    examined, written = _led(whole, link, replace(told, formats=options.formats), told, report)
     if options.reviewed or options.corrections is not None:
         with tempfile.TemporaryDirectory() as scratch:
             for name, desk in desks.items():
@@ -232,26 +312,85 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
     return examined, replace(written, files=(*written.files, *pages))
 
 
-def _allowed(words: Sequence[str]) -> tuple[list[str] | None, tuple[str, ...]]:
-    """What ``executor.allow=[...]`` among the words says, and the other words."""
-    own = [word for word in words if word.startswith("executor.allow=")]
-    if not own:
-        return None, tuple(words)
-    value = OverridesParser.create().parse_override(own[-1]).value()
-    return [str(one) for one in (value if isinstance(value, list) else [value])], tuple(set(words) - set(own))
+def _led(
+    whole: AuditedRun, link: Link, asked: Options, kept: Options, report: Callable[[str], None]
+) -> tuple[Examined, Written]:
+    """Ask the sites of a link, and write what the server keeps, by other options than those asked."""
+    nobody = LabelledSamples(np.zeros(0, np.int64), [], np.zeros(0, np.int64))
+    server = replace(whole, federation=without_samples(whole.federation), samples=nobody, position=nobody.client)
+    examined = examine(server, link, asked, report)
+    examined = replace(examined, audit=replace(examined.audit, options=replace(kept, corrections=None)))
+    return examined, write(examined)
 
 
-def _linked(run: AuditedRun, executor: Mapping[str, Any], allow: Sequence[str] | None) -> tuple[Link, dict[str, Desk]]:
-    """The sites of a run in this process, with what they have of it."""
-    federation: Federation = run.federation
-    base = run.folder / SITES if executor["folder"] is None else Path(executor["folder"]).expanduser()
-    policy = Policy(
+def _formats(options: Options) -> tuple[Format, ...]:
+    """What the server writes."""
+    return tuple(one for one in options.formats if one != "csv")
+
+
+def _words(words: Sequence[str]) -> tuple[list[str] | None, float | None, tuple[str, ...]]:
+    """What ``executor.allow=[...]`` and ``executor.patience=HOURS`` among the words say, and the other words.
+
+    Raises:
+        UserError: if that is no number of hours.
+    """
+    values: dict[str, Any] = {}
+    others = []
+    for word in words:
+        key = word.partition("=")[0]
+        if key in ("executor.allow", "executor.patience"):
+            values[key] = OverridesParser.create().parse_override(word).value()
+        else:
+            others.append(word)
+    allow, patience = values.get("executor.allow"), values.get("executor.patience")
+    if patience is not None and (isinstance(patience, bool | str) or not patience >= 0):
+        raise UserError(f"executor.patience={patience}: should be a number of hours from 0")
+    if allow is not None:
+        allow = [str(one) for one in (allow if isinstance(allow, list) else [allow])]
+    return allow, patience, tuple(others)
+
+
+def _executor(record: RunRecord) -> Mapping[str, Any]:
+    """What the record says of who ran clients; earlier versions wrote a name alone."""
+    return record.executor if isinstance(record.executor, Mapping) else {"name": record.executor}
+
+
+def _name_among_sites(run: Path) -> str:
+    """Under which sites know a run.
+
+    Raises:
+        UserError: if its file has gone.
+    """
+    try:
+        return (run / NAMED).read_text()
+    except OSError:
+        raise UserError(
+            f"{run} has no {NAMED}, by which its sites know the run: put back the file that it wrote"
+        ) from None
+
+
+def _names(run: AuditedRun) -> dict[int, str]:
+    """The names of clients with samples."""
+    return {client: run.federation.called(client) for client in run.federation.with_data}
+
+
+def _base(run: AuditedRun) -> Path:
+    """Where the folders of sites in this process are."""
+    folder = _executor(run.record)["folder"]
+    return run.folder / SITES if folder is None else Path(folder).expanduser()
+
+
+def _policy(executor: Mapping[str, Any], allow: Sequence[str] | None) -> Policy:
+    """That of sites in this process."""
+    return Policy(
         tuple(executor["allow"] if allow is None else allow),
         *(executor[name] for name in ("max_epsilon", "least_samples", "approve", "counts", "min_count")),
     )
-    names = {client: federation.called(client) for client in federation.with_data}
-    desks = {name: Desk(site_data(federation, client), base / str(client), policy) for client, name in names.items()}
+
+
+def _link(run: AuditedRun, carrier: Carrier, names: Mapping[int, str], waiting: Waiting) -> Link:
+    """The run at its sites, which have opened it."""
     cfg = recorded_configuration(run.record.config, str(run.folder / RESULT), run.config_dir)
-    method = assemble(compose.build(cfg.method), registry.option_of)
-    known = (method, (run.folder / NAMED).read_text(), "", federation.dataset.classes, run.folder)
-    return Link(Loopback(desks), names, federation.sizes, *known), desks
+    method, classes = assemble(compose.build(cfg.method), registry.option_of), run.federation.dataset.classes
+    known = (method, _name_among_sites(run.folder), "", classes, run.folder)
+    return Link(carrier, names, run.federation.sizes, *known, waiting=waiting)

@@ -25,7 +25,7 @@ from flnl.core.stored import stored
 STEPS = ("count", "join", "mark", "list", "write")
 OPTIONS = (
     *("score", "adjust", "issues", "prior", "prior_weight", "min_precision", "min_client", "clients"),
-    *("formats", "spreadsheet", "top", "per_page", "thumbnails"),
+    *("corrections", "formats", "spreadsheet", "top", "per_page", "thumbnails"),
 )
 """The options that a server chooses for all sites."""
 
@@ -119,8 +119,10 @@ class Question:
     head: Head | None = None
 
     @property
-    def test(self) -> CleanSamples:
-        """The test set."""
+    def test(self) -> CleanSamples | None:
+        """The test set; None if the server has none."""
+        if not len(self.test_labels):
+            return None
         return CleanSamples(self.test_labels.numpy(), self.test_probabilities.numpy())
 
 

@@ -137,7 +137,7 @@ class SiteAudit:
 
     def _joined(self, question: Question, thresholds: NDArray[np.float64], scored: Scored) -> CountedJoint:
         samples, told = self.run.samples, None
-        if question.tells_wrong:
+        if question.tells_wrong and question.test is not None:
             told = evidence(samples, self._rows, question.test, seen=True)
         return CountedJoint(
             tensor(joint_counts(samples.given, scored.confident, len(thresholds))),
@@ -166,7 +166,7 @@ class SiteAudit:
         rates, classes = assessed.prior.rates.tolist(), len(self.federation.dataset.classes)
         (row,) = summaries.by_client(samples, rates, assessed.below, classes)
         found = None
-        if question.together is not None:
+        if question.together is not None and question.test is not None:
             found = wrong_labels(
                 self.run.samples,
                 self._rows,
@@ -205,7 +205,7 @@ class SiteAudit:
             out=self.folder / FOLDER,
             force=True,
             reviewed=self.review.files,
-            corrections=self.review.corrections,
+            corrections=self.review.corrections or options.corrections,
         )
         record = replace(self.run.record, config={**self.run.record.config, "seed": question.seed})
         run = replace(self.run, record=record)

@@ -72,9 +72,10 @@ from flnl.storage.atomic import write_atomically
 log = logging.getLogger(__name__)
 
 SECRET, LEDGER, RUNS = "secret.key", "ledger.jsonl", "runs"
-OPENING, SCORED_MODELS, LAST_QUESTION = "opened", "scored.json", "audited"
+OPENING, SCORED_MODELS, LAST_QUESTION, REVIEWED = "opened", "scored.json", "audited", "reviewed"
 """In a run's folder: the message that has opened it; digests of models that were scored, by message and round; the last
-message of an audit."""
+message of an audit; an empty file once its corrected labels are those of a review."""
+PAGE = f"{AUDIT_FOLDER}/index.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +154,7 @@ class Desk:
         policy: what it lets out.
         device: where it computes.
         building: makes what it runs jobs with; desks of one process may share that.
+        enter: lets a run in, given the message that opens it, or refuses it; also one of before this process began.
     """
 
     data: SiteData
@@ -160,6 +162,7 @@ class Desk:
     policy: Policy = field(default_factory=Policy)
     device: str = "cpu"
     building: Callable[[str, Dataset, str], Built] = built
+    enter: Callable[[Mapping[str, Any], Built], None] = lambda header, made: None
     _runs: dict[str, _Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -180,12 +183,14 @@ class Desk:
 
     def _answer(self, parts: Parts) -> list[bytes]:
         kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH, "audit": AUDIT, "record": RECORD}
-        run = self._run(messages.run_of(parts))
+        name = messages.run_of(parts)
+        run = self._run(name)
+        if name and run is None:
+            raise RefusedError("the server has not opened this run here")
         header = messages.read_header(parts, kinds, set() if run is None else {*_expected(run.built), Question})
         if header["kind"] == "open":
             return [self._open(header, parts[0])]
-        if run is None:
-            raise RefusedError("the server has not opened this run here")
+        assert run is not None, "only a message that opens a run has no name of one"
         if header["kind"] == "audit":
             return [self._audited(run, header["question"], parts[0])]
         if len(parts) != 2:
@@ -238,6 +243,7 @@ class Desk:
             opened = messages.read_header([before.read_bytes()], {"open": OPEN})
             if other := [name for name in ("key", "client", "clients", "holders") if opened[name] != header[name]]:
                 raise RefusedError(f"the run of this name was opened with another {' and '.join(other)}")
+        self.enter(header, made)
         shelf = Shelf(folder, self._secret)
         if known.exists() and known.read_text() != token:
             when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"
@@ -390,6 +396,7 @@ class Desk:
         told = self._audit(run, Review()).answer(question)
         if isinstance(told, PageWritten):
             write_atomically(run.folder / LAST_QUESTION, asked)
+            self._set_aside(run, reviewed=False)
         labels = self.data.samples.given.numpy().astype("<i8").tobytes()
         self.ledger.release(run.folder.name, [type(told)], {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
         return messages.written(AUDITED, kind="audited", told=told)
@@ -414,14 +421,31 @@ class Desk:
         Raises:
             UserError: if there was no audit, or the verdicts are of other labels.
         """
-        run = self._run(name)
-        if run is None or not (run.folder / LAST_QUESTION).is_file():
+        run = self._run(name) if name in self.audited else None
+        if run is None:
             raise UserError("there was no audit of this run here")
         header = messages.read_header([(run.folder / LAST_QUESTION).read_bytes()], {"audit": AUDIT}, {Question})
         self._audit(run, Review(tuple(files), corrections)).answer(header["question"])
-        if corrections is not None:
-            (run.folder / AUDIT_FOLDER / CORRECTED).replace(run.folder / CORRECTED)
+        self._set_aside(run, reviewed=corrections == "reviewed")
         return run.folder / AUDIT_FOLDER
+
+    def _set_aside(self, run: _Run, *, reviewed: bool) -> None:
+        """Move corrected labels out of the page's folder; those that somebody has reviewed stay in place of others."""
+        fresh, kept, mark = run.folder / AUDIT_FOLDER / CORRECTED, run.folder / CORRECTED, run.folder / REVIEWED
+        if not fresh.exists():
+            return
+        if reviewed:
+            mark.touch()
+        if reviewed or not (mark.exists() and kept.exists()):
+            fresh.replace(kept)
+        else:
+            fresh.unlink()
+
+    @property
+    def audited(self) -> list[str]:
+        """The names of the runs that have been audited here, the last one last."""
+        found = (self.folder / RUNS).glob(f"*/{LAST_QUESTION}")
+        return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
 
     def _finish(self, run: _Run, header: Mapping[str, Any], params: Params) -> list[bytes]:
         """Write what the site gets out of the run: the model, and ``labels.csv`` with its own names of samples."""

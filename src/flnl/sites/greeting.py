@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ TTL = 120.0
 TELLS = 60.0
 """Seconds between two lines about who is awaited."""
 WAITS = 0.5
+HOUR = 3600.0
 
 
 def inputs_of(data: SiteData) -> Inputs:
@@ -101,15 +103,21 @@ class Held:
         return cls(said["size"], said["held_out"], said["classes"], inputs)
 
 
-def greet(carrier: Carrier, name: str, sites: Sequence[str]) -> dict[str, Held]:
+def greet(carrier: Carrier, name: str, sites: Sequence[str], patience: float = math.inf) -> dict[str, Held]:
     """Wait until all sites are there, and ask what they have.
 
+    Args:
+        carrier: leads to them.
+        name: the federation's.
+        sites: their names.
+        patience: hours to wait for them.
+
     Raises:
-        UserError: if one refuses.
+        UserError: if one refuses, or is not there in time.
     """
     held: dict[str, Held] = {}
     waiting: dict[str, tuple[str, float]] = {}  # number and when to ask again, by site
-    told = time.monotonic()
+    begun = told = time.monotonic()
     print_line(f"waiting for {', '.join(sites)}", to=sys.stderr)
     while len(held) < len(sites):
         now = time.monotonic()
@@ -124,9 +132,12 @@ def greet(carrier: Carrier, name: str, sites: Sequence[str]) -> dict[str, Held]:
             del waiting[site]
             held[site] = Held.read(parts, site)
             print_line(f"{site} is there: {held[site].size:,} samples", to=sys.stderr)
+        missing = ", ".join(site for site in sites if site not in held)
+        if missing and now - begun > patience * HOUR:
+            raise UserError(f"site {missing} is not there after executor.patience={patience:g} hours: does it run?")
         if now - told > TELLS:
             told = now
-            print_line(f"waiting for {', '.join(site for site in sites if site not in held)}", to=sys.stderr)
+            print_line(f"waiting for {missing}", to=sys.stderr)
         time.sleep(WAITS if len(held) < len(sites) else 0.0)
     return {site: held[site] for site in sites}
 

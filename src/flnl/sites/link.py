@@ -80,6 +80,7 @@ class Waiting:
     patience: float = 24.0  # hours without any answer after which the run stops, or goes on without
     drop: bool = False  # go on without their models in this round
     least: int = 1  # of a round's sites, how many must have answered for that
+    again: str = "go on with resume=true"  # what to do once all can be reached
 
 
 @dataclass
@@ -388,8 +389,8 @@ class Link:
             return
         few = f"; {asked - len(missing)} of {asked} have, and executor.least={self.waiting.least}" if drop else ""
         raise AwayError(
-            f"site {names} did not answer in executor.patience={hours:g} hours{few}: go on with resume=true when "
-            "it can be reached"
+            f"site {names} did not answer in executor.patience={hours:g} hours{few}: {self.waiting.again} "
+            "when it can be reached"
         )
 
     # ------------------------------------------------------------------------------------------------------ answers

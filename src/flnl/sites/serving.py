@@ -17,7 +17,6 @@ from flnl.sites import greeting, served
 from flnl.sites.carrier import Carrier
 from flnl.sites.federation import Federation
 from flnl.sites.flower_environment import Flower
-from flnl.sites.relayed import Relayed
 from flnl.sites.superlink import SuperLink
 
 
@@ -36,17 +35,11 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
     compose.load(_words(folder, overrides, "executor=served"))  # fail before anybody waits
     federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
-    carrier = Relayed(superlink.listener(), superlink.revive, superlink.alive)
-    over = False
-    try:
-        superlink.start()
-        print_line(f"{federation.name} listens at {federation.listen}", to=sys.stderr)
+    with superlink.connected() as carrier:
         outcome = over_carrier(carrier, federation, overrides)
-        over = outcome.status == "finished"
-        return outcome
-    finally:
-        carrier.close()
-        superlink.stop(forget=over)
+    if outcome.status == "finished":
+        superlink.forget()
+    return outcome
 
 
 def over_carrier(carrier: Carrier, federation: Federation, overrides: Sequence[str]) -> Outcome:

@@ -17,22 +17,20 @@ import threadpoolctl
 import torch
 
 from flnl.console.terminal import print_line
-from flnl.core.errors import UserError, one_line
+from flnl.core.errors import one_line
 from flnl.sites import greeting, messages, sockets, wire
-from flnl.sites.desk import RUNS, Desk, SiteData
+from flnl.sites.audit_messages import Written as PageWritten
+from flnl.sites.desk import PAGE, RUNS, Desk, SiteData
 from flnl.sites.flower_environment import Flower, end, free_port
 from flnl.sites.greeting import HELLO
-from flnl.sites.messages import NOT_DONE, OPEN, REFUSED, Parts, RefusedError
-from flnl.sites.shared import built
+from flnl.sites.messages import AUDITED, NOT_DONE, REFUSED, Parts, RefusedError
+from flnl.sites.shared import Built
 from flnl.sites.site_folder import CA, HOME, NODE, SiteFolder, permit
 from flnl.sites.traffic import leaving
 from flnl.sites.wire import WireError
-from flnl.storage.atomic import write_atomically
 
 log = logging.getLogger(__name__)
 
-OPENED = "opened"
-"""In a run's folder: the message with which the server has opened it."""
 APPROVES = 1800.0
 """Seconds in which somebody may approve a run, before it is refused."""
 LOOKS = 1.0
@@ -56,69 +54,56 @@ class Door:
     data: SiteData
     say: Any = print_line
     desk: Desk = field(init=False)
+    _threads: dict[str, int] = field(default_factory=dict)  # of the runs that are open
 
     def __post_init__(self) -> None:
-        self.desk = Desk(self.data, self.site.folder, self.site.policy, self.site.device)
-        opened = self.site.folder.glob(f"{RUNS}/*/{OPENED}")
-        newest = max(opened, key=lambda path: path.stat().st_mtime, default=None)
-        if newest is not None:  # the server goes on as if this process had not been away
-            self._open(newest.read_bytes(), waits=False)
+        self.desk = Desk(self.data, self.site.folder, self.site.policy, self.site.device, enter=self._enter)
 
     def handle(self, parts: Parts) -> list[bytes]:
         """The answer to a message, whatever it is."""
         try:
-            header = messages.read_header(parts, {"hello": HELLO, "open": OPEN})
+            header = messages.read_header(parts, {"hello": HELLO})
         except WireError:
             about = glimpse(parts)
+            self._compute(str(about.get("run")))
             answer = self.desk.handle(parts)
             self._tell(about, answer)
             return answer
         try:
-            if header["kind"] == "hello":
-                said = greeting.answer(header, self.data, self.site.policy)
-                if header["site"] != self.site.name or header["federation"] != self.site.federation:
-                    ours = f"{self.site.federation}/{self.site.name}"
-                    raise RefusedError(f"this is {ours}, not {header['federation']:.64}/{header['site']:.64}")
-                self.say(f"connected as {self.site.name}; {about_data(self.data)}; waiting for a run")
-                return [said]
-            return self._open(parts[0], waits=True)
+            said = greeting.answer(header, self.data, self.site.policy)
+            if header["site"] != self.site.name or header["federation"] != self.site.federation:
+                ours = f"{self.site.federation}/{self.site.name}"
+                raise RefusedError(f"this is {ours}, not {header['federation']:.64}/{header['site']:.64}")
         except RefusedError as error:
             self.say(f"refused: {error}")
             return [messages.written(REFUSED, kind="refused", why=str(error))]
+        self.say(f"connected as {self.site.name}; {about_data(self.data)}; waiting for a run")
+        return [said]
 
-    def _open(self, frame: bytes, *, waits: bool) -> list[bytes]:
-        """Open a run, once it is approved.
+    def _enter(self, header: Mapping[str, Any], made: Built) -> None:
+        """Let a run in once it is approved, also one that was open before this process began.
 
         Raises:
             RefusedError: if nobody approves it in time.
         """
-        header = messages.read_header([frame], {"open": OPEN})
         if self.site.asks and header["key"] not in self.site.approved:
-            if not waits:
-                return []
-            self._ask(header)
-        answer = self.desk.handle([frame])
-        if kind_of(answer) != "opened":
-            self._tell({"kind": "open"}, answer)
-            return answer
-        threads = json.loads(header["config"])["threads"]  # the desk has checked it
-        torch.set_num_threads(threads)
-        threadpoolctl.threadpool_limits(threads)
-        write_atomically(self.site.folder / RUNS / header["run"] / OPENED, frame)
-        self.say(f"run {header['run'][:8]} is open, key {header['key'][:8]}")
-        return answer
+            self._ask(header, made)
+        self._threads[header["run"]] = json.loads(header["config"])["threads"]  # the desk has checked it
+        self._compute(header["run"])
 
-    def _ask(self, header: Mapping[str, Any]) -> None:
+    def _compute(self, run: str) -> None:
+        """Use as many threads as a run does everywhere."""
+        if (threads := self._threads.get(run)) is not None:
+            torch.set_num_threads(threads)
+            threadpoolctl.threadpool_limits(threads)
+
+    def _ask(self, header: Mapping[str, Any], made: Built) -> None:
         """Say what a run would do, and wait until somebody approves it.
 
         Raises:
-            RefusedError: if nobody does in time, or the configuration is wrong.
+            RefusedError: if nobody does in time.
         """
         key = header["key"]
-        try:
-            made = built(header["config"], self.data.dataset, self.site.device)
-        except UserError as error:
-            raise RefusedError(str(error)) from None
         held_out = self.data.held_out is not None and len(self.data.held_out) >= self.site.policy.min_count
         lines = leaving(made.method, counts=self.site.policy.counts, held_out=held_out)
         self.say(f"{self.site.federation} asks for {made.method.title}, {made.method.length(header['holders'])} rounds")
@@ -139,10 +124,22 @@ class Door:
         if kind in NOT_DONE:
             why = messages.read_header(answer, dict.fromkeys(NOT_DONE, REFUSED))["why"]
             self.say(f"{NOT_DONE[kind]}: {one_line(why)}")
+        elif kind == "opened":
+            self.say(f"run {str(about.get('run'))[:8]} is open, key {str(about.get('key'))[:8]}")
+        elif kind == "audited" and _wrote_page(answer):
+            self.say(f"the labels are audited; {self.site.folder / RUNS / str(about.get('run')) / PAGE} shows them")
         elif about.get("kind") == "task":
             self.say(f"round {about.get('round', 0) + 1}: {about.get('job')}")
         elif about.get("kind") == "finish":
             self.say(f"the run is over; {self.site.folder / RUNS / str(about.get('run'))} has the model and labels.csv")
+
+
+def _wrote_page(answer: Parts) -> bool:
+    """Whether this answers the last question of an audit."""
+    try:
+        return bool(messages.read_header(answer, {"audited": AUDITED}, {PageWritten}))
+    except WireError:
+        return False
 
 
 def about_data(data: SiteData) -> str:

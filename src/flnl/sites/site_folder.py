@@ -19,7 +19,7 @@ from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.messages import Samples
 from flnl.data.dataset import Dataset
-from flnl.sites.desk import SECRET, SiteData
+from flnl.sites.desk import RUNS, SECRET, Desk, SiteData
 from flnl.sites.federation import Invitation, address_of, named, values_of
 from flnl.sites.flower_environment import Flower
 from flnl.sites.policy import Policy, Streams
@@ -163,6 +163,32 @@ class SiteFolder:
             labels = torch.from_numpy(number[data.test_labels])
             held_out = Samples(data.test, torch.arange(len(labels)), labels)
         return SiteData(self.name, own, held_out)
+
+    def review(self, verdicts: Path, run: str = "") -> Path:
+        """Write ``corrected.csv`` with what somebody has decided, and the page of the audit anew.
+
+        Args:
+            verdicts: a file, as the page saves it.
+            run: how the run's name begins; by default the last that was audited.
+
+        Returns:
+            The folder of the run.
+
+        Raises:
+            UserError: if there was no such audit, or the verdicts are of other labels.
+        """
+        desk = Desk(self.site_data(), self.folder, self.policy, self.device)
+        found = [name for name in desk.audited if name.startswith(run)]
+        if not found or (run and len(found) > 1):
+            many = "several runs of this name were" if found else f"no run{' of this name' if run else ''} was"
+            raise UserError(f"--review {run}: {many} audited here")
+        desk.review(found[-1], [verdicts], "reviewed")
+        return self.folder / RUNS / found[-1]
+
+    @property
+    def file(self) -> Path:
+        """Its ``site.yaml``."""
+        return self.folder / FILE
 
     @property
     def approved(self) -> set[str]:

@@ -7,16 +7,22 @@ import logging
 import socket
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.sites import sockets
+from flnl.sites.carrier import Carrier
 from flnl.sites.federation import HOME, SOCKET, Federation
 from flnl.sites.flower_environment import GATE, RELAY, Flower, end, free_port
+from flnl.sites.relayed import Relayed
 
 log = logging.getLogger(__name__)
 
@@ -99,15 +105,29 @@ class SuperLink:
             log.warning("the relay could not be started (%s); it is tried again", error)
         self._submitted = time.monotonic()
 
-    def stop(self, *, forget: bool) -> None:
-        """End all, and with ``forget`` delete what was in transit."""
+    @contextmanager
+    def connected(self) -> Iterator[Carrier]:
+        """All processes run within this."""
+        carrier = Relayed(self.listener(), self.revive, self.alive)
+        try:
+            self.start()
+            print_line(f"{self.federation.name} listens at {self.federation.listen}", to=sys.stderr)
+            yield carrier
+        finally:
+            carrier.close()
+            self.stop()
+
+    def stop(self) -> None:
+        """End all."""
         end(self._gate)
         end(self._superlink)
         self._gate = self._superlink = None
         (self.federation.folder / SOCKET).unlink(missing_ok=True)
-        if forget:
-            for path in self.home.glob(f"{DATABASE}*"):
-                path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Delete what was in transit."""
+        for path in self.home.glob(f"{DATABASE}*"):
+            path.unlink(missing_ok=True)
 
     def _write_connection(self) -> None:
         lines = [
