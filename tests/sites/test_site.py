@@ -1,5 +1,6 @@
 """A site's process greets, waits for approval, comes back; a run over sockets has a simulation's bits."""
 
+import json
 import socket
 import threading
 import time
@@ -18,9 +19,10 @@ from flnl.run.train import train
 from flnl.sites import greeting, link, messages, relayed, serving, site, sockets, wire
 from flnl.sites.federation import SOCKET
 from flnl.sites.greeting import HELD, HELLO, agreed
-from flnl.sites.messages import REFUSED, Parts
+from flnl.sites.messages import OPEN, REFUSED, Parts
 from flnl.sites.relayed import Relayed
 from flnl.sites.serving import over_carrier
+from flnl.sites.shared import key_of
 from flnl.sites.site import Door, attend
 from flnl.sites.site_folder import SiteFolder
 from tests.properties.runs import Ran, difference
@@ -330,6 +332,43 @@ def test_another_configuration_waits_again(tmp_path: Path, data: Path, monkeypat
         folder.approve("a" * 64)
     with pytest.raises(UserError, match="is not approved"):
         sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
+
+
+def opening(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The message with which a server opens a run at north, where nobody approves it."""
+    door, seen = sites.doors["north"], list[dict[str, Any]]()
+    monkeypatch.setattr(site, "APPROVES", 0.0)
+    with monkeypatch.context() as within:
+        within.setattr(door, "_ask", lambda header: seen.append(dict(header)))
+        with pytest.raises(UserError, match="is not approved"):
+            sites.serve(sites.federation.folder.parent / "there", ("method=fedavg", "rounds=1"))
+    return seen[0]
+
+
+def test_a_key_is_shown_with_its_own_configuration_alone(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or who approves what is shown approves another run."""
+    sites = Sites(tmp_path, data, approve="ask")
+    header = opening(sites, monkeypatch)
+    sites.said["north"].clear()
+    answer = sites.doors["north"].handle([messages.written(OPEN, **{**header, "key": "b" * 64})])
+    assert why(answer) == "the key is not that of the configuration"
+    assert not [line for line in sites.said["north"] if "to approve" in line or "asks for" in line]
+
+
+def test_a_configuration_that_cannot_be_built_ends_no_site(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a network that no machine can hold; the server is told the kind of error alone."""
+    sites = Sites(tmp_path, data, approve="ask")
+    header = opening(sites, monkeypatch)
+    config = json.loads(header["config"])
+    config["model"]["hidden"] = [2**40, 2**40]
+    text = json.dumps(config)
+    header |= {"config": text, "key": key_of(text, header["classes"])}
+    answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
+    assert messages.read_header(answer, {"failed": REFUSED})["why"] in ("RuntimeError", "MemoryError")
 
 
 @pytest.fixture(autouse=True)
