@@ -198,6 +198,20 @@ def test_what_is_the_sites_is_not_set_at_the_server(sites: Sites, word: str) -> 
         serving.rehearse(sites.federation.folder, [word])
 
 
+def test_a_method_that_cannot_run_is_told_before_anybody_waits(sites: Sites) -> None:
+    with pytest.raises(UserError, match="^rounds is for methods of one stage"):
+        serving.serve(sites.federation.folder, ["method=fedcorr", "rounds=60"], "nowhere")
+
+
+def test_what_the_page_says_to_serve_can_run(sites: Sites) -> None:
+    page = Path("docs/three_hospitals.md").read_text()
+    lines = [line.split()[3:] for line in page.splitlines() if line.startswith("flnl serve lung ")]
+    assert lines
+    for words in lines:
+        with pytest.raises(UserError, match="not admitted yet"):
+            serving.serve(sites.federation.folder, words, "nowhere")
+
+
 def test_other_commands_do_not_connect_sites(sites: Sites, tmp_path: Path) -> None:
     held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
     greeting.save(agreed(held, ()), sites.federation.folder)

@@ -21,7 +21,7 @@ def parser() -> Parser:
         epilog="resume=true goes on with a run that was stopped. Samples and labels stay at the sites.",
     )
     options.add_argument("folder", type=Path, help="the federation's folder, as flnl federation init has made it")
-    options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of flnl run: method=fedcorr rounds=60")
+    options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of flnl run: method=fedprox rounds=60")
     options.add_argument(
         "--rehearse", action="store_true", help="in this process, with random samples of the sites' numbers and form"
     )

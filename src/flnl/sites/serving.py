@@ -11,6 +11,7 @@ from flnl.config.quoting import quoted
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.data.datasets.elsewhere import Told
+from flnl.run.opening import method_of
 from flnl.run.overrides import check_arguments
 from flnl.run.train import Outcome, train
 from flnl.sites import greeting, served
@@ -32,7 +33,8 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
         UserError: for what the user can correct.
     """
     federation = Federation.read(folder)
-    compose.load(_words(folder, overrides, "executor=served"))  # fail before anybody waits
+    words = _words(folder, overrides, "executor=served")
+    method_of(compose.load(words), words)  # fail before anybody waits
     federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
     with superlink.connected() as carrier:
