@@ -199,7 +199,7 @@ def test_what_is_the_sites_is_not_set_at_the_server(sites: Sites, word: str) -> 
 
 
 def test_a_method_that_cannot_run_is_told_before_anybody_waits(sites: Sites) -> None:
-    with pytest.raises(UserError, match="^rounds is for methods of one stage"):
+    with pytest.raises(UserError, match=r"^rounds is for methods of one stage"):
         serving.serve(sites.federation.folder, ["method=fedcorr", "rounds=60"], "nowhere")
 
 
