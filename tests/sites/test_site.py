@@ -353,7 +353,7 @@ def opening(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     door, seen = sites.doors["north"], list[dict[str, Any]]()
     monkeypatch.setattr(site, "APPROVES", 0.0)
     with monkeypatch.context() as within:
-        within.setattr(door, "_ask", lambda header: seen.append(dict(header)))
+        within.setattr(door, "_ask", lambda header, made: seen.append(dict(header)))
         with pytest.raises(UserError, match="is not approved"):
             sites.serve(sites.federation.folder.parent / "there", ("method=fedavg", "rounds=1"))
     return seen[0]
