@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -16,13 +17,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.sites.flower_environment import FOLDER, VARIABLE, Flower, end, free_port
+from flnl.sites.flower.gate import HEADS
+from flnl.sites.flower_environment import FOLDER, GATE, VARIABLE, Flower, end, free_port
 from flnl.sites.site_folder import NODE_PUB
 from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
@@ -284,6 +287,34 @@ def test_doors_are_closed(tmp_path: Path) -> None:
         addresses = set(re.findall(r'inet_addr\("([^"]+)"\)', calls)) | set(re.findall(r'AF_INET6, "([^"]+)"', calls))
         assert "127.0.0.1" in addresses
         assert addresses <= {"127.0.0.1", "::1"}
+
+
+def test_connections_without_a_request_are_closed(tmp_path: Path) -> None:
+    """Or a stranger who opens as many as the gate serves keeps all sites out."""
+    flower, port = Flower.found(PLACE), free_port()
+    words = ["init", "lung", "--address", f"127.0.0.1:{port}", "--sites", "north"]
+    subprocess.run([*FLNL, "federation", *words], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    lung = tmp_path / "lung"
+    given = [f"--{name}={lung / file}" for name, file in (("ca", "ca.crt"), ("certificate", "server.crt"))]
+    given += [f"--key={lung / 'server.key'}", f"--listen=127.0.0.1:{port}", f"--to=127.0.0.1:{free_port()}"]
+    running = flower.start(tmp_path, tmp_path / "gate.log", flower.program("python"), str(GATE), *given)
+    trusted = ssl.create_default_context(cafile=str(lung / "ca.crt"))
+    try:
+        until = time.monotonic() + 60
+        while True:
+            try:
+                caller = socket.create_connection(("127.0.0.1", port), 5)
+                break
+            except OSError:
+                assert time.monotonic() < until, (tmp_path / "gate.log").read_text()
+                time.sleep(0.2)
+        with caller, trusted.wrap_socket(caller, server_hostname="127.0.0.1") as stranger:
+            stranger.settimeout(3 * HEADS)
+            stranger.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n")
+            with suppress(ConnectionResetError):  # closed, too
+                assert stranger.recv(100) == b""
+    finally:
+        end(running)
 
 
 def answered(url: str, trusted: ssl.SSLContext) -> int:

@@ -18,6 +18,8 @@ MOST = 8 * 2**20
 """Bytes of a request's body; Flower sends pieces of 5 MB."""
 SECONDS = 60.0
 """How long the SuperLink may take, and the next piece of a body."""
+HEADS = 10.0
+"""Seconds in which the head of a request should have come, or a connection is closed."""
 CALLS = 128
 """Requests at a time; who has not shown a key may fill ``MOST`` bytes with each."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
@@ -90,6 +92,22 @@ def main() -> None:
     """Run the gate until it is ended."""
     import httpx
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Hasty(AutoHTTPProtocol):
+        """Closes a connection that has no request at the end of ``HEADS`` seconds; uvicorn would wait for ever."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(HEADS, self._look)
+
+        def _look(self) -> None:
+            if self.transport.is_closing():
+                return
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+            else:
+                self.loop.call_later(HEADS, self._look)
 
     options = argparse.ArgumentParser(description=__doc__)
     for name in ("--listen", "--to", "--ca", "--certificate", "--key"):
@@ -122,6 +140,7 @@ def main() -> None:
         log_level="warning",
         server_header=False,
         limit_concurrency=CALLS,
+        http=Hasty,
     )
 
 
