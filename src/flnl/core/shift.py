@@ -10,9 +10,6 @@ from flnl.core.ranges import Neutral, NonNegative
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHIFT = "shift"
-"""What is drawn for: each client's device, and what it adds to each of its pixels."""
-
 
 @dataclass(frozen=True)
 class Shift:
@@ -34,7 +31,7 @@ class Shift:
 
         from flnl.core.streams import stream
 
-        rng = stream(seed, SHIFT, client)
+        rng = stream(seed, "shift", client)
         if self.kind == "gaussian":
             width = (self.level * (client + 1) / clients) ** 0.5
             return torch.clamp(x + width * torch.from_numpy(rng.standard_normal(tuple(x.shape))), 0, 1)

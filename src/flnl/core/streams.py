@@ -43,6 +43,7 @@ class OfEngine(StrEnum):
 OF_FEDERATION = frozenset(
     {
         *("partition", "validation", "benchmark", "initialisation", "train_sample", "vote", "shift"),
+        *("made samples", "made labels"),
         *("noise", "noise.rate", "noise.matrix", "noise.projection"),
     }
 )

@@ -216,7 +216,8 @@ class _Round:
 
         sizes, known = self.run.federation.sizes, self._known(state)
         sampling = Sampling(self.run.settings.seed, self.clock, self.run.clients, sizes, known, ask)
-        return state.counted(**traffic), self.stage.sample(sampling)
+        cohort = self.stage.sample(sampling)
+        return state.counted(**traffic), cohort
 
     def tasks(
         self, state: FederatedState, clients: Sequence[int], exchanges: Mapping[str, Exchange] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -17,7 +19,9 @@ FILE = CONF / "doctor" / "cards.yaml"
 
 def cards_here() -> set[str]:
     """The names of this machine's GPUs."""
-    import torch  # help and completion of the commands that ask do without
+    if "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists() and shutil.which("nvidia-smi") is None:
+        return set()  # without waiting for torch
+    import torch
 
     return {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
 
@@ -32,14 +36,16 @@ def paces_here(cache: Path, cards: Collection[str] | None = None) -> Paces:
     """
     cards = cards_here() if cards is None else cards
     timed = Paces.load(cache).values
-    known = Paces(tuple(pace for pace in measured() if pace.device in cards)).including(timed).values
+    known = Paces(tuple(measured(cards))).including(timed).values
     own = any(pace.device in cards for pace in known if pace.gpu)
     return Paces(tuple(pace for pace in known if not pace.gpu or not own or pace.device in cards))
 
 
-def measured() -> Iterator[Pace]:
-    """The paces in ``conf/doctor/cards.yaml``."""
-    for row in yaml.safe_load(FILE.read_text()):
+def measured(cards: Collection[str]) -> Iterator[Pace]:
+    """The paces in ``conf/doctor/cards.yaml`` of GPUs of these names."""
+    for row in yaml.safe_load(FILE.read_text()) if cards else ():
+        if row["card"] not in cards:
+            continue
         plain = compose.resolved(compose.load(row["overrides"]))
         kind = dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
         for precision, rate in row["images_a_second"].items():

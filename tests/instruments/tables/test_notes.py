@@ -18,7 +18,7 @@ from flnl.instruments.tables.table import Column, Metric, Row, Table
 def identity(**said: Any) -> Identity:
     settings = {key.replace("__", "."): value for key, value in said.pop("settings", {}).items()}
     return Identity(
-        **{**dict.fromkeys(("method", "dataset", "model"), "x"), **COST, **said},
+        **{**dict.fromkeys(("method", "dataset", "model", "precision"), "x"), **COST, **said},
         key="a" * 64,
         folder="a" * 16,
         settings=settings,
