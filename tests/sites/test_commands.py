@@ -58,6 +58,7 @@ def test_from_a_federation_to_its_sites(place: Path, capsys: pytest.CaptureFixtu
         (serve.command, ["lung", "method=fedavg"], "east, north, south: not admitted yet"),
         (serve.command, ["lung", "--rehearse", "method=fedavg"], "sites.json is not there"),
         (serve.command, ["lung", "dataset=digits"], "samples, labels and who has them are the sites'"),
+        (serve.command, ["lung", "shift.level=0.5"], "samples, labels and who has them are the sites'"),
         (serve.command, [], "the following arguments are required: folder"),
         (site.command, ["nowhere"], "nowhere is no site, it has no site.yaml"),
         (site.command, ["init", "n"], "flnl site init FOLDER --invitation FILE makes a site"),

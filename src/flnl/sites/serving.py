@@ -20,6 +20,9 @@ from flnl.sites.federation import Federation
 from flnl.sites.flower_environment import Flower
 from flnl.sites.superlink import SuperLink
 
+SITES_OWN = ("dataset", "partition", "noise", "shift")
+"""What of a configuration is as it is at the sites."""
+
 
 def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> Outcome:
     """Connect the sites of a federation, and train with them.
@@ -81,7 +84,7 @@ def _words(folder: Path, overrides: Sequence[str], *more: str) -> list[str]:
         key = word.lstrip("+~").partition("=")[0]
         if word.startswith("-"):
             raise UserError(f"{word}: flnl serve takes overrides of one run")
-        if key in ("dataset", "partition", "executor", "noise") or key.startswith(("dataset.", "partition.", "noise.")):
+        if key in ("executor", *SITES_OWN) or key.startswith(tuple(f"{group}." for group in SITES_OWN)):
             raise UserError(f"{word}: samples, labels and who has them are the sites': leave it out")
     samples = ["dataset=sites", f"dataset.root={quoted(str(folder))}", "partition=file", "noise=none"]
     return [*samples, *more, *overrides]
