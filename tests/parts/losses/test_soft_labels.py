@@ -20,9 +20,9 @@ def test_the_loss_is_the_mean_over_people_and_of_corrected_labels_their_own() ->
     q = shares(PEOPLE, 3).double()
     assert q.tolist() == pytest.approx(np.array([[1 / 3, 0, 2 / 3], [0, 1, 0], [1 / 3, 0, 2 / 3]]), abs=1e-7)
     logits = torch.tensor([[0.3, -1.0, 2.0], [1.0, 0.0, 0.5], [-0.2, 0.4, 0.1]], dtype=torch.float64)
-    labels, positions = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])  # the last one is corrected
+    labels, positions = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])  # the last one is nobody's: it is corrected
     batch = replace(step(logits=logits, targets=labels), labels=labels, positions=positions)
-    losses, _ = SoftLabels()(batch, Shares(torch.tensor([0, 1, 2]), q))
+    losses, _ = SoftLabels()(batch, Shares(q))
     each = -logits.log_softmax(1)
     assert losses.tolist() == pytest.approx(
         [float(each[0, 0] + 2 * each[0, 2]) / 3, float(each[1, 1]), float(each[2, 1])]
@@ -33,7 +33,7 @@ def test_a_class_that_nobody_gave_may_be_impossible() -> None:
     logits = torch.tensor([[0.0, -torch.inf]], requires_grad=True)
     label = torch.tensor([0])
     batch = replace(step(logits=logits, targets=label), labels=label, positions=label)
-    losses, _ = SoftLabels()(batch, Shares(torch.tensor([0]), torch.tensor([[1.0, 0.0]])))
+    losses, _ = SoftLabels()(batch, Shares(torch.tensor([[1.0, 0.0]])))
     assert losses.tolist() == [0.0]
 
 

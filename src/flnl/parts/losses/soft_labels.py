@@ -11,14 +11,13 @@ from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.step import Step
-from flnl.parts.losses.targets import cross_entropy
+from flnl.parts.losses.targets import of_labels
 
 
 @dataclass(frozen=True)
 class Shares:
     """The term's state during one visit."""
 
-    given: Tensor  # int64 [n], the given labels
     people: Tensor  # float [n, K], the share of people who gave each class; rows sum to 1
 
 
@@ -37,7 +36,8 @@ def shares(people: Tensor, classes: int) -> Tensor:
 class SoftLabels(LossTerm):
     """``-Σ_c q_c log p_c`` per sample, with q_c the share of people who gave it class c (Peterson et al., ICCV 2019).
 
-    Of a sample that one person labelled, or whose label the method has corrected, it is cross-entropy.
+    Of a sample that one person labelled, or whose label a method has corrected to one that nobody gave, it is
+    cross-entropy.
     """
 
     fits_labels: ClassVar[bool] = True
@@ -48,12 +48,11 @@ class SoftLabels(LossTerm):
         return None
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Shares:
-        given, people = task.samples.given, task.samples.people
-        found = shares(given[None] if people is None else people, network.num_classes)
-        return Shares(given.to(network.device), found.to(network.device, network.dtype))
+        people = task.samples.people
+        found = shares(task.labels.cpu()[None] if people is None else people, network.num_classes)
+        return Shares(found.to(network.device, network.dtype))
 
     def __call__(self, step: Step, state: Shares) -> tuple[Tensor, Shares]:
-        held = step.labels == state.given[step.positions]
         q, losses = state.people[step.positions].to(step.logits.dtype), -step.logits.log_softmax(1)
         soft = (q * torch.where(q > 0, losses, 0.0)).sum(1)  # a loss may be infinite where q is 0
-        return torch.where(held, soft, cross_entropy(step.logits, step.labels)), state
+        return torch.where(of_labels(q, step.labels) > 0, soft, of_labels(losses, step.labels)), state
