@@ -94,7 +94,7 @@ def test_a_site_that_is_ended_leaves_no_socket(place: Path) -> None:
     ) as process:
         socket, until = Path("lung-north/socket/site.sock"), time.monotonic() + 120
         while not socket.exists() and time.monotonic() < until:
-            assert process.poll() is None
+            assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.05)
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as second:
             assert second.wait(120) == 2
