@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
+from torch import Tensor
 
 from flnl.console.markdown import grid, literal
 from flnl.console.terminal import cell, visible
 from flnl.core.errors import UserError
+from flnl.core.images import Indices
 from flnl.data.datasets.label_file import counted
 from flnl.data.federation.build import Federation
 
@@ -36,8 +38,13 @@ def transition(federation: Federation) -> NDArray[np.int64] | None:
     """Counts [C, C] of training samples of true class i with given label j; None without the truth."""
     if federation.truth is None:
         return None
-    C, held = federation.num_classes, np.concatenate(federation.clients)
-    pairs = federation.truth.numpy()[held] * C + federation.given.numpy()[held]
+    return _confusion(federation, federation.truth, np.concatenate(federation.clients))
+
+
+def _confusion(federation: Federation, truth: Tensor, index: Indices) -> NDArray[np.int64]:
+    """Counts [C, C] of the samples at ``index`` [n] of true class i with given label j."""
+    C = federation.num_classes
+    pairs = truth.numpy()[index] * C + federation.given.numpy()[index]
     return np.bincount(pairs, minlength=C * C).reshape(C, C).astype(np.int64)
 
 
@@ -53,13 +60,10 @@ def matrices(federation: Federation) -> NDArray[np.float64]:
     """
     if federation.truth is None:
         raise UserError("--matrices needs true labels, and they are unknown")
-    C, true, given = federation.num_classes, federation.truth.numpy(), federation.given.numpy()
-    counts = np.zeros((federation.num_clients, C, C))
-    for k, index in enumerate(federation.clients):
-        np.add.at(counts[k], (true[index], given[index]), 1)
+    counts = np.stack([_confusion(federation, federation.truth, index) for index in federation.clients])
     total = counts.sum(axis=0)
     held = total.sum(axis=1, keepdims=True)
-    usual = np.where(held > 0, total / np.maximum(held, 1), np.eye(C))
+    usual = np.where(held > 0, total / np.maximum(held, 1), np.eye(federation.num_classes))
     return np.asarray((counts + usual) / (counts.sum(axis=2, keepdims=True) + 1), np.float64)
 
 
