@@ -44,24 +44,7 @@ from flnl.sites.audit_messages import CountedLabels, Question
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
 from flnl.sites.auditing import Corrected, Review, SiteAudit
-from flnl.sites.messages import (
-    AUDIT,
-    AUDITED,
-    DONE,
-    EVALUATE,
-    FINISH,
-    FINISHED,
-    ONE,
-    OPEN,
-    OPENED,
-    RECORD,
-    RECORDED,
-    REFUSED,
-    SCORED,
-    TASK,
-    Parts,
-    RefusedError,
-)
+from flnl.sites.messages import Parts, RefusedError
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
 from flnl.sites.shelf import Entry, Shelf
@@ -176,13 +159,20 @@ class Desk:
         try:
             return self._answer(parts)
         except (RefusedError, WireError) as error:
-            return [messages.written(REFUSED, kind=getattr(error, "kind", "refused"), why=str(error))]
+            return [messages.written(messages.REFUSED, kind=getattr(error, "kind", "refused"), why=str(error))]
         except Exception as error:  # its text may have values of samples or paths, also that of a user's error
             log.warning("%s: a task failed", self.data.name, exc_info=True)
-            return [messages.written(REFUSED, kind="failed", why=type(error).__name__)]
+            return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        kinds = {"open": OPEN, "task": TASK, "evaluate": EVALUATE, "finish": FINISH, "audit": AUDIT, "record": RECORD}
+        kinds = {
+            "open": messages.OPEN,
+            "task": messages.TASK,
+            "evaluate": messages.EVALUATE,
+            "finish": messages.FINISH,
+            "audit": messages.AUDIT,
+            "record": messages.RECORD,
+        }
         name = messages.run_of(parts)
         run = self._run(name)
         if name and run is None:
@@ -213,7 +203,7 @@ class Desk:
         known = self.folder / RUNS / name / OPENING
         if name not in self._runs and _is_name(name) and known.is_file():
             opening = known.read_bytes()
-            self._open(messages.read_header([opening], {"open": OPEN}), opening)
+            self._open(messages.read_header([opening], {"open": messages.OPEN}), opening)
         return self._runs.get(name)
 
     def _open(self, header: Mapping[str, Any], opening: bytes) -> bytes:
@@ -240,7 +230,7 @@ class Desk:
         folder = self.folder / RUNS / run
         token, known, before = self.data.token(self._secret), folder / "token", folder / OPENING
         if before.exists():
-            opened = messages.read_header([before.read_bytes()], {"open": OPEN})
+            opened = messages.read_header([before.read_bytes()], {"open": messages.OPEN})
             if other := [name for name in ("key", "client", "clients", "holders") if opened[name] != header[name]]:
                 raise RefusedError(f"the run of this name was opened with another {' and '.join(other)}")
         self.enter(header, made)
@@ -252,7 +242,7 @@ class Desk:
         write_atomically(before, opening)
         self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
         about = {"size": len(self.data.dataset.train), "token": token, "own_streams": self.policy.streams == "own"}
-        return messages.written(OPENED, kind="opened", versions=messages.versions(), **about)
+        return messages.written(messages.OPENED, kind="opened", versions=messages.versions(), **about)
 
     # --------------------------------------------------------------------------------------------------------- a task
 
@@ -287,7 +277,9 @@ class Desk:
         self._let_out(run, answer["reports"], allowed, task)
         run.shelf.forget_before(header["floor"])
         handle = run.shelf.put(after, max(last, of_stage))
-        said = messages.written(DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer)
+        said = messages.written(
+            messages.DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer
+        )
         reply = [said, *([] if model is None else [wire.written(model)])]
         run.shelf.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
         return reply
@@ -374,9 +366,9 @@ class Desk:
             scores = {
                 "count": len(samples),
                 "right": int((logits.argmax(1) == samples.given).sum()),
-                "loss": round(loss * ONE) if math.isfinite(loss) else None,
+                "loss": round(loss * messages.ONE) if math.isfinite(loss) else None,
             }
-        return messages.written(SCORED, kind="scored", **scores)
+        return messages.written(messages.SCORED, kind="scored", **scores)
 
     def _record(self, run: _Run, header: Mapping[str, Any], params: Params) -> bytes:
         """Add a model's probabilities to the sums here."""
@@ -384,7 +376,7 @@ class Desk:
         run.built.network.load(params)
         recorded.add(folder, run.built.network, self.data.samples, header["round"], header["before"])
         recorded.forget_before(folder, header["floor"], header["window"])
-        return messages.written(RECORDED, kind="recorded")
+        return messages.written(messages.RECORDED, kind="recorded")
 
     # -------------------------------------------------------------------------------------------------- after the run
 
@@ -399,7 +391,7 @@ class Desk:
             self._set_aside(run, reviewed=False)
         labels = self.data.samples.given.numpy().astype("<i8").tobytes()
         self.ledger.release(run.folder.name, [type(told)], {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
-        return messages.written(AUDITED, kind="audited", told=told)
+        return messages.written(messages.AUDITED, kind="audited", told=told)
 
     def _audit(self, run: _Run, review: Review) -> SiteAudit:
         alone = self.data.federation(0, 1)
@@ -424,7 +416,9 @@ class Desk:
         run = self._run(name) if name in self.audited else None
         if run is None:
             raise UserError("there was no audit of this run here")
-        header = messages.read_header([(run.folder / LAST_QUESTION).read_bytes()], {"audit": AUDIT}, {Question})
+        header = messages.read_header(
+            [(run.folder / LAST_QUESTION).read_bytes()], {"audit": messages.AUDIT}, {Question}
+        )
         self._audit(run, Review(tuple(files), corrections)).answer(header["question"])
         self._set_aside(run, reviewed=corrections == "reviewed")
         return run.folder / AUDIT_FOLDER
@@ -471,7 +465,7 @@ class Desk:
         if self.policy.counts and table.flagged is not None:
             changed = sum(one != other for one, other in zip(table.given, table.final, strict=True))
             counts = {"flagged": int(sum(table.flagged)), "changed": changed}
-        return [messages.written(FINISHED, kind="finished", **counts)]
+        return [messages.written(messages.FINISHED, kind="finished", **counts)]
 
 
 def _expected(made: Built) -> set[type]:

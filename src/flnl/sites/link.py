@@ -30,23 +30,7 @@ from flnl.sites import messages, values, wire
 from flnl.sites.audit_messages import Question
 from flnl.sites.carrier import Carrier
 from flnl.sites.evaluator import Counted
-from flnl.sites.messages import (
-    AUDIT,
-    AUDITED,
-    DONE,
-    EVALUATE,
-    FINISH,
-    FINISHED,
-    ONE,
-    OPEN,
-    OPENED,
-    RECORD,
-    RECORDED,
-    REFUSED,
-    SCORED,
-    TASK,
-    Parts,
-)
+from flnl.sites.messages import Parts
 from flnl.sites.shared import key_of
 from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, RECORDED_MODEL, SCORED_MODEL, Traffic
 from flnl.sites.values import Sender
@@ -141,11 +125,11 @@ class Link:
 
         def opening(client: int) -> Parts:
             whom = {"client": client, "clients": max(self.sites) + 1, "holders": len(self.sites)}
-            return [messages.written(OPEN, kind="open", **about, **whom, classes=self.classes)]
+            return [messages.written(messages.OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         here = messages.versions()
         for client, parts in self._answers({client: opening(client) for client in self.sites}):
-            opened, site = self._told(client, parts, {"opened": OPENED}), self.sites[client]
+            opened, site = self._told(client, parts, {"opened": messages.OPENED}), self.sites[client]
             if opened["size"] != self.sizes[client]:
                 raise UserError(f"site {site} has {opened['size']} samples, not {self.sizes[client]}")
             if opened["own_streams"]:
@@ -180,11 +164,14 @@ class Link:
 
         It is exact: whole numbers are added. ``after`` is the number of rounds that the model has behind it.
         """
-        message = [messages.written(EVALUATE, kind="evaluate", run=self.run, round=after), wire.written(params)]
+        message = [
+            messages.written(messages.EVALUATE, kind="evaluate", run=self.run, round=after),
+            wire.written(params),
+        ]
         scores = []
         for client, parts in self._answers(dict.fromkeys(self.sites, message)):
             self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
-            scored = self._told(client, parts, {"scored": SCORED})
+            scored = self._told(client, parts, {"scored": messages.SCORED})
             if scored["count"] is None:
                 continue
             whole = 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES and (scored["loss"] or 0) >= 0
@@ -195,13 +182,13 @@ class Link:
         if not count:
             return {}
         losses = [one["loss"] for one in scores]
-        loss = math.nan if None in losses else sum(losses) / ONE / count
+        loss = math.nan if None in losses else sum(losses) / messages.ONE / count
         return {"validation_accuracy": sum(one["right"] or 0 for one in scores) / count, "validation_loss": loss}
 
     def record(self, params: Params, sums: Sums) -> None:
         """Have all sites add the probabilities of a model to their sums; ``sums`` are the server's, with it."""
         header = messages.written(
-            RECORD,
+            messages.RECORD,
             kind="record",
             run=self.run,
             round=sums.rounds[-1],
@@ -212,7 +199,7 @@ class Link:
         message = [header, wire.written(params)]
         for client, parts in self._answers(dict.fromkeys(self.sites, message)):
             self.traffic.crossed("down", RECORDED_MODEL, size_in_bytes(params))
-            self._told(client, parts, {"recorded": RECORDED})
+            self._told(client, parts, {"recorded": messages.RECORDED})
 
     def finish(self, state: FederatedState) -> None:
         """Tell all sites the end of the run, and the model that was evaluated last, which ``state`` has."""
@@ -229,11 +216,11 @@ class Link:
             header = {"run": self.run, "round": state.round, "own": own, "kept": kept}
             self.traffic.crossed("down", LAST_MODEL, size_in_bytes(state.server.params))
             self.traffic.payload("down", own.values())
-            return [messages.written(FINISH, kind="finish", **header), model]
+            return [messages.written(messages.FINISH, kind="finish", **header), model]
 
         for client, parts in self._answers({client: finishing(client) for client in self.sites}):
-            counts = self._told(client, parts, {"finished": FINISHED})
-            if not all(0 <= (counts[name] or 0) <= self.sizes[client] for name in FINISHED if name != "kind"):
+            counts = self._told(client, parts, {"finished": messages.FINISHED})
+            if not all(0 <= (counts[name] or 0) <= self.sizes[client] for name in messages.FINISHED if name != "kind"):
                 raise UserError(f"site {self.sites[client]} sent numbers of labels that are none")
             self.told[client] = Counted(None, counts["changed"], counts["flagged"])
 
@@ -245,11 +232,11 @@ class Link:
         """
         told: dict[int, A] = {}
         asked = {
-            client: [messages.written(AUDIT, kind="audit", run=self.run, question=question)]
+            client: [messages.written(messages.AUDIT, kind="audit", run=self.run, question=question)]
             for client, question in questions.items()
         }
         for client, parts in self._answers(asked):
-            said = self._told(client, parts, {"audited": AUDITED}, [kind])["told"]
+            said = self._told(client, parts, {"audited": messages.AUDITED}, [kind])["told"]
             try:
                 if not isinstance(said, kind):
                     raise WireError("an answer to another question")
@@ -276,7 +263,7 @@ class Link:
             assert task.broadcast.params is params, "clients of a call receive one model"
             broadcast = task.broadcast
             header = messages.written(
-                TASK,
+                messages.TASK,
                 kind="task",
                 run=self.run,
                 job=kind,
@@ -404,7 +391,7 @@ class Link:
             UserError: if the site has refused or failed.
             WireError: if it is none.
         """
-        header = messages.read_header(parts, {**kinds, **dict.fromkeys(messages.NOT_DONE, REFUSED)}, expected)
+        header = messages.read_header(parts, {**kinds, **dict.fromkeys(messages.NOT_DONE, messages.REFUSED)}, expected)
         if header["kind"] in messages.NOT_DONE:
             site, why = self.sites[client], one_line(shortened(header["why"]))
             way_on = f"; to go on without it: resume=true executor.forget=[{site}]" if header["kind"] == "lost" else ""
@@ -441,7 +428,7 @@ class Link:
 
     def _checked(self, job: ClientJob[Any], task: ClientTask, parts: Parts) -> Any:
         declared = self._declared(job)
-        said = self._said(task.client, parts, {"done": DONE}, declared)
+        said = self._said(task.client, parts, {"done": messages.DONE}, declared)
         if any(type(value) not in declared for value in said["reports"]):
             raise WireError("a report that its part does not declare")
         if said["num_samples"] != self.sizes[task.client]:
