@@ -12,7 +12,7 @@ from flnl.audit.options import Options
 from flnl.audit.people import with_people
 from flnl.audit.probability_table import InMemory
 from flnl.core.errors import UserError
-from flnl.data.datasets.label_file import NOBODY
+from flnl.data.votes import NOBODY
 
 
 def drawn(seed: int, samples: int = 60, people: int = 4, classes: int = 3) -> tuple[Any, Any, Any]:

@@ -8,8 +8,9 @@ import pytest
 
 from flnl.config import compose, identity
 from flnl.core.errors import UserError
-from flnl.data.datasets.label_file import NOBODY, counted, read_label_file, voted
+from flnl.data.datasets.label_file import LabelFile, read_label_file
 from flnl.data.federation.build import from_config
+from flnl.data.votes import NOBODY, counted, dealt, voted
 from flnl.instruments.card.card import card, markdown
 
 PEOPLE = np.array([[0, 1, 2, 0], [1, 2, 2, NOBODY], [1, 0, NOBODY, NOBODY]])
@@ -44,6 +45,55 @@ def test_a_file_has_a_column_for_each_person(tmp_path: Path):
         read_label_file(write(tmp_path, ["0,a,b,x"]), "id", ["0"], ["a", "b"])
     with pytest.raises(UserError, match=r"line 2 .*: label '' is none of the classes"):  # one person labels all
         read_label_file(write(tmp_path, ["0,,b,b"]), "id", ["0"], ["a", "b"])
+
+
+COUNTS = "id,true,count_b,count_a,count_c\n2,c,,1,1\n0,a,2,0,1\n1,b,1,2,0\n"
+"""Of classes a, b, c; sample 2 has one label each of a and c."""
+
+
+def counts(folder: Path, text: str = COUNTS, vote: Any = "majority") -> LabelFile:
+    path = folder / "labels.csv"
+    path.write_text(text)
+    return read_label_file(path, "id", ["0", "1", "2"], ["a", "b", "c"], vote)
+
+
+def test_a_file_counts_the_labels_of_each_class(tmp_path: Path):
+    table = counts(tmp_path)
+    wanted = [[0, 2, 1], [2, 1, 0], [1, 0, 1]]
+    assert table.true is not None
+    assert table.given.tolist() == [1, 0, 0]  # of a and c the first class
+    assert table.true.tolist() == [0, 1, 2]
+    assert table.people is not None
+    assert counted(table.people, 3).tolist() == wanted
+    drawn = counts(tmp_path, vote="random").given
+    assert all(row[label] for row, label in zip(wanted, drawn, strict=True))
+    lines = ["id,label,count_b,count_a", "2,b,,1", "0,c,2,0", "1,c,1,2"]
+    assert counts(tmp_path, "\n".join(lines), "first").given.tolist() == [2, 2, 1]
+
+
+def test_no_column_of_counted_labels_stands_for_a_class():
+    """Nobody knows who gave which, so that all columns must agree with others equally often."""
+    people = dealt(np.tile([[6, 3]], (3000, 1)))
+    assert (people == 0).mean(axis=1) == pytest.approx(6 / 9, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("text", "vote", "says"),
+    [
+        (COUNTS, "first", "vote=first takes the column 'label', and .* has counts alone: set it to majority or random"),
+        (COUNTS.replace("count_c", "count_x"), "majority", "has a column 'count_x', and 'x' is no class"),
+        (COUNTS.replace("count_c", "count_1"), "majority", "two columns of counts of '1'"),
+        (COUNTS.replace("a,2", "a,-2"), "majority", "line 3 of .*: count_b is '-2'; it should be how many"),
+        (COUNTS.replace("a,2,0,1", "a,,0,"), "majority", "line 3 of .*: '0' has 0 labels; it should have 1 to 1000"),
+        (COUNTS.replace("a,2", "a,1000"), "majority", "'0' has 1001 labels"),
+        ("id,label,label_2,count_a\n0,a,a,1\n", "majority", "both people's labels and counts"),
+        ("id,label\n0,a\n1,b\n2,c\n", "majority", "chooses among labels by several people, and .* has one a sample"),
+        ("id,true\n0,a\n", "majority", "has no column 'label'"),
+    ],
+)
+def test_counts_that_cannot_be_read_are_refused(text: str, vote: str, says: str, tmp_path: Path):
+    with pytest.raises(UserError, match=says):
+        counts(tmp_path, text, vote)
 
 
 def arrays(folder: Path, lines: list[str]) -> None:

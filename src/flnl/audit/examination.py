@@ -32,7 +32,7 @@ from flnl.audit.wrong_labels import Estimate, wrong_labels
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
-from flnl.data.datasets.label_file import NOBODY
+from flnl.data.votes import NOBODY
 from flnl.evaluation.label_audit import audit_measures, true_labels
 
 ENOUGH_TEST_SAMPLES = 200

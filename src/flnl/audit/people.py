@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flnl.audit.probability_table import ProbabilityTable
 from flnl.core.images import Indices, Labels
-from flnl.data.datasets.label_file import NOBODY, counted
+from flnl.data.votes import NOBODY, counted
 
 Array = NDArray[np.float64]
 

@@ -22,10 +22,11 @@ from flnl.core.special import refuse_special
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, Vote, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
 from flnl.data.images import TensorImages
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
+from flnl.data.votes import Vote
 
 Content = Mapping[str, NDArray[Any]]
 MOST_CLASSES = 100_000

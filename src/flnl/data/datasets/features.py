@@ -14,8 +14,9 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.arrays import classes_of, labels_of, load, owners_of, texts_of
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, Vote, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
+from flnl.data.votes import Vote
 from flnl.storage.csv_lines import CsvLines, opened
 
 

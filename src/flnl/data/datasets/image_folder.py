@@ -17,10 +17,11 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.image_layout import ImageSplit, read_layout
-from flnl.data.datasets.label_file import Vote, choose_labels, named_labels, read_label_file, some
+from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file, some
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
+from flnl.data.votes import Vote
 from flnl.storage.written_names import WrittenNames, composed
 
 

@@ -5,25 +5,21 @@ Every sample has exactly one line; errors name the line.
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
-from flnl.core.streams import stream
 from flnl.data.owners import Owners, owner_name
+from flnl.data.votes import NOBODY, Vote, dealt, voted
 from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
 from flnl.storage.written_names import WrittenNames
 
 CLIENT = "client"
-NOBODY = -1
-"""In place of the label that a person has not given."""
-
 FROM_ROOT = "; a relative path begins at dataset.root"
 """What messages say of a file that is not there: ``dataset.labels`` or ``dataset.file``."""
 
@@ -40,11 +36,12 @@ class LabelFile:
     )
 
 
-Vote = Literal["first", "majority", "random"]
-"""Which of several labels of a sample is given: that of the column ``label``; the most frequent one, among equally
-frequent ones the first; or a drawn one."""
 ANOTHER = re.compile("label_[0-9]+")
 """Columns with labels by more people: ``label_2``, ``label_3`` ... A cell may be empty."""
+COUNT = re.compile("count_(?P<name>.+)", re.DOTALL)
+"""Columns with how many people gave a class: ``count_cat``, ``count_dog`` ... An empty cell is 0."""
+MOST = 1000
+"""The most counted labels of a sample."""
 
 
 def read_label_file(
@@ -52,7 +49,9 @@ def read_label_file(
 ) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
-    Further columns that are called as ``ANOTHER`` have labels by more people; ``vote`` says which label is given.
+    Further columns that are called as ``ANOTHER`` have labels by more people; or those called as ``COUNT`` count the
+    labels of each class, and then there need be no ``label``. ``vote`` says which label is given; among equally many
+    counted ones, ``majority`` takes the first class.
 
     It is encoded as UTF-8, or marked as UTF-16; a file's name that is no UTF-8 stands there in its own bytes. A label
     is the name of a class, or its number if no class name is a number. Names may be written as in ``WrittenNames``: one
@@ -66,19 +65,21 @@ def read_label_file(
         vote: which of several labels is given.
 
     Raises:
-        UserError: if the file cannot be read; if a sample is unknown, duplicated or missing; or if a label is not a
-            class.
+        UserError: if the file cannot be read; if a sample is unknown, duplicated or missing; if a label is not a
+            class; or if ``vote`` chooses among labels that are not there.
     """
     rows = _rows(path, column)
-    position, numbers = WrittenNames(samples, below="train"), WrittenNames(classes)
-    numbered = not any(name.isdecimal() for name in classes)
-
-    line = [0] * len(samples)  # line number of each sample
+    position, named = WrittenNames(samples, below="train"), _classes(classes)
     first = rows[0][1]
     more = [name for name in first if ANOTHER.fullmatch(name)]
+    class_of = _counted_classes(first, named, path)
+    _check_vote(vote, path, one="label" in first, several=bool(more), counts=bool(class_of))
     columns: dict[str, list[int]] = {
-        name: [NOBODY] * len(samples) for name in ("label", *more, "true") if name in ("label", *more) or name in first
+        name: [NOBODY] * len(samples) for name in ("label", *more, "true") if name in first
     }
+    counts = np.zeros((len(samples), len(classes)), np.int64)
+
+    line = [0] * len(samples)  # line number of each sample
     owners = [""] * len(samples)
     for number, row in rows:
         where = f"dataset.labels: line {number} of {path}"
@@ -92,13 +93,15 @@ def read_label_file(
         for name, values in columns.items():
             if name in more and not row[name].strip():
                 continue
-            label = numbers.find(row[name])
-            if label is None and numbered and row[name].isdecimal() and int(row[name]) < len(classes):
-                label = int(row[name])
+            label = named(row[name])
             if label is None:
                 way = "; a class without a test image needs a folder in train" if column == "path" else ""
                 raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({some(classes)}){way}")
             values[place] = label
+        for name, label in class_of.items():
+            counts[place, label] = _count(row[name], f"{where}: {name}")
+        if class_of and not 0 < counts[place].sum() <= MOST:
+            raise UserError(f"{where}: {samples[place]!r} has {counts[place].sum()} labels; it should have 1 to {MOST}")
         if CLIENT in row:
             try:
                 owner_name(row[CLIENT])
@@ -112,39 +115,74 @@ def read_label_file(
             f"dataset.labels: {path} has no line for {len(missing)} of {len(samples)} training samples, the first is"
             f" {missing[0]!r}"
         )
-    given = np.array([columns[name] for name in ("label", *more)], np.int64)  # [people, N]
+    given, people = _given(columns, more, counts if class_of else None, vote)
     return LabelFile(
-        given=voted(given, vote),
+        given=given,
         true=np.array(columns["true"], np.int64) if "true" in columns else None,
         owners=Owners.of(owners, f"dataset.labels={path}") if CLIENT in first else None,
-        people=given if more else None,
+        people=people,
     )
 
 
-def counted(labels: Indices, classes: int) -> Indices:
-    """How many of ``labels`` [people, N] each class has, [N, classes]; ``NOBODY`` is no label.
+def _given(
+    columns: dict[str, list[int]], more: Sequence[str], counts: Indices | None, vote: Vote
+) -> tuple[Labels, Indices | None]:
+    """The given labels [N], and those of people [A, N]; None: there is one person."""
+    if counts is None:
+        people = np.array([columns[name] for name in ("label", *more)], np.int64)
+        return voted(people, vote), people if more else None
+    people = dealt(counts)
+    if vote == "first":
+        return np.array(columns["label"], np.int64), people
+    return np.asarray(counts.argmax(axis=1)) if vote == "majority" else voted(people, vote), people
 
-    >>> counted(np.array([[0, 1], [0, -1]]), 2).tolist()
-    [[2, 0], [0, 1]]
-    """
-    return np.asarray((labels[:, :, None] == np.arange(classes)).sum(axis=0), np.int64)
+
+def _classes(classes: Sequence[str]) -> Callable[[str], int | None]:
+    """The number of the class that a cell names, None if it names none."""
+    numbers, numbered = WrittenNames(classes), not any(name.isdecimal() for name in classes)
+
+    def named(cell: str) -> int | None:
+        label = numbers.find(cell)
+        if label is None and numbered and cell.isdecimal() and int(cell) < len(classes):
+            return int(cell)
+        return label
+
+    return named
 
 
-def voted(labels: Indices, vote: Vote) -> Labels:
-    """The given label [N] of ``labels`` [people, N], of which the first has one for each sample.
+def _counted_classes(header: Iterable[str], named: Callable[[str], int | None], path: Path) -> dict[str, int]:
+    """The class that each column of counts is of."""
+    found: dict[str, int] = {}
+    for name in header:
+        if match := COUNT.fullmatch(name):
+            label = named(match["name"])
+            if label is None:
+                raise UserError(f"dataset.labels: {path} has a column {name!r}, and {match['name']!r} is no class")
+            if label in found.values():
+                raise UserError(f"dataset.labels: {path} has two columns of counts of {match['name']!r}")
+            found[name] = label
+    return found
 
-    >>> voted(np.array([[0, 1, 2], [1, 2, 2], [1, 0, -1]]), "majority").tolist()
-    [1, 1, 2]
-    """
-    if vote == "first" or len(labels) == 1:
-        return np.asarray(labels[0], np.int64)
-    there = labels != NOBODY
-    if vote == "majority":
-        times = (labels[:, None] == labels[None]).sum(axis=1) * there  # [people, N], how often each label was given
-        best = times.argmax(axis=0)  # the first of equally frequent ones
-    else:
-        best = np.where(there, stream(0, "vote").random(labels.shape), -1.0).argmax(axis=0)
-    return np.asarray(labels[best, np.arange(labels.shape[1])], np.int64)
+
+def _count(cell: str, where: str) -> int:
+    text = cell.strip() or "0"
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise UserError(f"{where} is {cell!r}; it should be how many people gave this class, 0 to 999999")
+    return int(text)
+
+
+def _check_vote(vote: Vote, path: Path, *, one: bool, several: bool, counts: bool) -> None:
+    if counts and several:
+        raise UserError(f"dataset.labels: {path} has both people's labels and counts of labels; keep one of them")
+    if vote != "first" and not (several or counts):
+        raise UserError(
+            f"dataset.vote={vote} chooses among labels by several people, and {path} has one a sample: add columns "
+            "label_2 ..., or count_CLASS ..."
+        )
+    if vote == "first" and counts and not one:
+        raise UserError(
+            f"dataset.vote=first takes the column 'label', and {path} has counts alone: set it to majority or random"
+        )
 
 
 def named_labels(path: Path, column: str) -> set[str]:
@@ -156,6 +194,7 @@ def named_labels(path: Path, column: str) -> set[str]:
     rows = _rows(path, column)
     read = [name for name in rows[0][1] if name in ("label", "true") or ANOTHER.fullmatch(name)]
     written = {row[name] for _, row in rows for name in read if row[name].strip()}
+    written |= {match["name"] for name in rows[0][1] if (match := COUNT.fullmatch(name))}
     return written | set(map(text_of, written))
 
 
@@ -218,7 +257,8 @@ def _check_header(header: Sequence[str], path: Path, column: str) -> None:
         raise UserError(
             f"dataset.labels: {path} cannot be read (it is not encoded as UTF-8); it should be a CSV file in UTF-8"
         )
-    absent = [name for name in (column, "label") if name not in header]
+    labelled = "label" in header or any(map(COUNT.fullmatch, header))
+    absent = [name for name, there in ((column, column in header), ("label", labelled)) if not there]
     if absent:
         raise UserError(
             f"dataset.labels: {path} has no column {absent[0]!r}: its header should be {column},label and, if known,"

@@ -19,8 +19,8 @@ from flnl.console.markdown import grid, literal
 from flnl.console.terminal import cell, visible
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
-from flnl.data.datasets.label_file import counted
 from flnl.data.federation.build import Federation
+from flnl.data.votes import counted
 
 FEW = 20
 """Maximum number of clients or classes that are listed one by one on a terminal."""
