@@ -110,18 +110,21 @@ def test_training_stability_is_a_mean_of_squared_distances():
     assert math.isnan(training_stability([]))
 
 
-def test_held_out_samples_are_scored_on_the_labels_that_clients_were_given():
+def test_held_out_samples_are_scored_on_the_labels_that_clients_were_given_and_on_the_true_ones():
     """Each sample counts once, whoever held it; none of them is in training, and so in no audit."""
     run = composed("method=fedavg", "rounds=2", "noise=symmetric", "noise.eta=0.5", "eval.validation=0.3")
     federation, params = run.federation, run.rounds[-1].state.server.params
-    found = Evaluator(federation, run.network, run.method).model(params)["validation_accuracy"]
+    found = Evaluator(federation, run.network, run.method).model(params)
     held_out = [int(i) for i in federation.validation]
     assert not {*held_out} & {*map(int, federation.held)}
     assert federation.truth is not None
     predicted = run.network.outputs(federation.dataset.train, torch.tensor(held_out)).argmax(1).tolist()
-    for labels, scored in ((federation.given, True), (federation.truth, False)):
+    shares = []
+    for labels, name in ((federation.given, "validation_accuracy"), (federation.truth, "validation_true_accuracy")):
         right = sum(guess == int(labels[i]) for guess, i in zip(predicted, held_out, strict=True))
-        assert (found == pytest.approx(right / len(held_out))) == scored
+        assert found[name] == pytest.approx(right / len(held_out))
+        shares.append(found[name])
+    assert shares[0] != shares[1]
     assert len(held_out) == 36, "three of ten samples of each client"
 
 
@@ -152,6 +155,7 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     assert len(groups[True]) > 0
     assert (len(groups[False]) == 0) == (where == "noise=none")
     unknown = replace(federation, truth=None)
+    plain.pop("validation_true_accuracy", None)
     assert Evaluator(unknown, run.network, run.method, True).model(params) == plain
 
 
@@ -166,6 +170,12 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
 def test_of_equally_good_evaluations_the_first_is_taken(held_out: list[float], accuracy: float) -> None:
     rows = [{"accuracy": a, "validation_accuracy": v} for a, v in zip([0.2, 0.3, 0.8, 0.9], held_out, strict=True)]
     assert summarise(rows)["at_best_validation"] == accuracy
+
+
+def test_the_closing_accuracy_on_held_out_samples_is_by_true_labels() -> None:
+    rows = [{"accuracy": 0.5, "validation_true_accuracy": a} for a in (1.0, *[0.25] * 5, *[0.75] * 5)]
+    assert summarise(rows)["validation_true_mean_last_10"] == 0.5
+    assert "validation_true_mean_last_10" not in summarise([*rows, {"accuracy": 0.5}])
 
 
 def test_closing_accuracies_by_hand() -> None:

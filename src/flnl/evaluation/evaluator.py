@@ -77,7 +77,8 @@ class Evaluator:
     def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
-        For a pair of networks, also the accuracy of each. With ``memorization``, also the shares of predictions on
+        ``validation_true_accuracy`` is by the true labels of the validation set, whose people (or sites) the clients
+        trained on, where the test set may be of others. For a pair of networks, also the accuracy of each. With ``memorization``, also the shares of predictions on
         correctly and on wrongly labelled training samples.
 
         Args:
@@ -93,14 +94,22 @@ class Evaluator:
         if self.method.networks > 1:
             metrics |= self._each_network(tested)
         if len(self.federation.validation):
-            held_out = torch.as_tensor(self.federation.validation)
-            labels = torch.as_tensor(self.federation.given)[held_out]
-            accuracy, loss = accuracy_and_loss(self.network.shared_outputs(data.train, held_out), labels)
-            metrics |= {"validation_accuracy": accuracy, "validation_loss": loss}
+            metrics |= self._held_out()
         if self.memorization and self.federation.truth is not None:
             metrics |= self._memorized(self.federation.truth)
         if self.recorder is not None and after is not None:
             self.recorder.add(after, logits)
+        return metrics
+
+    def _held_out(self) -> dict[str, float]:
+        """Scores of the loaded model on the clients' samples that are held out."""
+        held_out = torch.as_tensor(self.federation.validation)
+        logits = self.network.shared_outputs(self.federation.dataset.train, held_out)
+        accuracy, loss = accuracy_and_loss(logits, torch.as_tensor(self.federation.given)[held_out])
+        metrics = {"validation_accuracy": accuracy, "validation_loss": loss}
+        if self.federation.truth is not None:
+            right = logits.argmax(1).cpu() == self.federation.truth[held_out]
+            metrics["validation_true_accuracy"] = float(right.double().mean())
         return metrics
 
     def _outputs(self, params: Params, index: Indices) -> tuple[Tensor, Tensor]:

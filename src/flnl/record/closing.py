@@ -13,8 +13,8 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The accuracies that papers report, from all evaluations in order.
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
-    evaluations; ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation
-    accuracy. There are none if a model was not tested, as where a server has no test set.
+    evaluations, and ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
+    ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are none if a model was not tested, as where a server has no test set.
     """
     import numpy as np  # readers that have nothing to check do without it
 
@@ -25,6 +25,10 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if all("validation_accuracy" in e for e in evaluations):
         held_out = [e["validation_accuracy"] for e in evaluations]
         metrics["at_best_validation"] = accuracies[int(np.argmax(held_out))]
+    if all("validation_true_accuracy" in e for e in evaluations):
+        metrics["validation_true_mean_last_10"] = float(
+            np.mean([e["validation_true_accuracy"] for e in evaluations[-10:]])
+        )
     return metrics
 
 

@@ -13,6 +13,7 @@ TESTED = {
     **{"accuracy": "test/accuracy", "test_loss": "test/loss"},
     **{f"accuracy_{name}": f"test/accuracy_{name}" for name in ("first", "second")},
     **{"validation_accuracy": "validation/accuracy", "validation_loss": "validation/loss"},
+    **{"validation_true_accuracy": "validation/true_accuracy"},
 }
 """Values of a line of kind ``evaluation``."""
 FIRST = ("round", "stage", "participations", "train/loss", "test/accuracy")

@@ -171,6 +171,7 @@ ROWS = (
     ("last", "last test accuracy", "%"),
     ("mean_last_10", "mean test accuracy of the last 10 evaluations", "%"),
     ("at_best_validation", "test accuracy at the best validation round", "%"),
+    ("validation_true_mean_last_10", "the same on held-out samples of the clients, by true labels", "%"),
     ("noise_given", "labels wrong as given", "%"),
     ("noise_final", "labels wrong at the end", "%"),
     ("detection_precision", "detection: precision", "%"),
