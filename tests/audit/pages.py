@@ -128,6 +128,8 @@ class Read(HTMLParser):
         self.values += [(tag, name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:
+        if not data.strip():
+            return  # between elements
         kind = self.tags[-1][0] if self.tags else ""
         (self.scripts if kind == "script" and self.cdata_elem == "script" else self.texts).append(data)
 

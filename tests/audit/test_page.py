@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from flnl.audit.page import pictures, tables, writing
+from flnl.audit.page import pictures, writing
 from flnl.audit.page.pictures import LONGEST, check_pictures, thumbnails
 from flnl.audit.page.writing import write_page
 from flnl.audit.precision import below_cuts
-from flnl.audit.result import WrongLabels
+from flnl.audit.result import Audit, WrongLabels
 from flnl.console.terminal import visible
 from flnl.core.errors import UserError
 from flnl.data.dataset import Dataset
@@ -220,29 +221,35 @@ def test_without_scripts_the_tables_and_the_first_hundred_are_there(tmp_path: Pa
     assert sum(names[:3] == ("type", "data-given", "data-predicted") for _, names in page.tags) == 3
 
 
-def test_of_many_clients_those_with_the_most_issues_are_shown_in_this_order() -> None:
+def of_clients(given: Audit, folder: Path) -> Read:
+    """The table of clients on a page."""
+    with TemporaryDirectory(dir=folder) as place:
+        write_page(Path(place), given, None)
+        whole = (Path(place) / "index.html").read_text(encoding="utf-8")
+    found = Read()
+    found.feed(whole[whole.index('<h2 id="clients-title">') : whole.index('<h2 id="pairs-title">')])
+    return found
+
+
+def test_of_many_clients_those_with_the_most_issues_are_shown_in_this_order(tmp_path: Path) -> None:
     issues = np.random.default_rng(0).integers(0, 40, 1100)
     given = audit(2200, clients=1100)
     rows = tuple(replace(one, samples=40, issues=int(n)) for one, n in zip(given.by_client, issues, strict=True))
     most = np.lexsort((np.arange(1100), -issues))[:1000]
-    page = Read()
-    page.feed(tables.clients(replace(given, by_client=rows)))
+    page = of_clients(replace(given, by_client=rows), tmp_path)
     assert [int(value) for _, name, value in page.values if name == "data-client"] == most.tolist()
-    assert len(tables.shown_clients(replace(given, by_client=rows[:1000]))) == 1000
-    page = Read()
-    page.feed(tables.clients(replace(given, by_client=rows[:1000])))
+    page = of_clients(replace(given, by_client=rows[:1000]), tmp_path)
     assert [int(value) for _, name, value in page.values if name == "data-client"] == list(range(1000))
 
 
-def test_how_many_labels_are_wrong_stands_beside_how_many_are_listed() -> None:
+def test_how_many_labels_are_wrong_stands_beside_how_many_are_listed(tmp_path: Path) -> None:
     given = audit(720, client_names=["north", "south"])
     north, south = given.by_client
     rows = (
         replace(north, wrong=WrongLabels(54.4, 38, 71), issues=61),
         replace(south, wrong=WrongLabels(0.6, 0, 4, 20)),
     )
-    page = Read()
-    page.feed(tables.clients(replace(given, by_client=rows)))
+    page = of_clients(replace(given, by_client=rows), tmp_path)
     heads = [word for word in page.texts if word in ("client", "samples", "wrong", "issues", "rate", "below cut")]
     assert heads == ["client", "samples", "wrong", "issues", "below cut"]
     assert [value for _, name, value in page.values if name == "title"] == [
@@ -255,14 +262,12 @@ def test_how_many_labels_are_wrong_stands_beside_how_many_are_listed() -> None:
 
 
 def test_where_nothing_is_known_of_wrong_labels_nothing_is_shown(tmp_path: Path) -> None:
-    page = Read()
-    page.feed(tables.clients(audit()))
+    page = of_clients(audit(), tmp_path)
     assert "wrong" not in page.texts
     assert "The share of issues is not the share of wrong labels." in " ".join(page.texts)
     assert not [value for _, name, value in page.values if name == "title"]
     one, _ = audit().by_client
-    page = Read()
-    page.feed(tables.clients(replace(audit(), by_client=(replace(one, wrong=WrongLabels(1, 0, 2)), one))))
+    page = of_clients(replace(audit(), by_client=(replace(one, wrong=WrongLabels(1, 0, 2)), one)), tmp_path)
     assert page.texts.count("–") == 3, "one number is unknown, and two counts below the cut are the script's"
 
 

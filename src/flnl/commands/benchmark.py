@@ -247,9 +247,8 @@ def render(version: Benchmark, results: Path) -> None:
     Raises:
         UserError: if there is no entry, or a library is missing.
     """
-    for needed in ("jinja2", "scikit_posthocs"):
-        if find_spec(needed) is None:
-            raise UserError(f"flnl benchmark render needs {needed}: {install('tables')}")
+    if find_spec("scikit_posthocs") is None:
+        raise UserError(f"flnl benchmark render needs scikit_posthocs: {install('tables')}")
     from flnl.instruments.benchmark.page import Page
 
     found = [*entries.entries(version, results)]

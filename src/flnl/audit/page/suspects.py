@@ -1,12 +1,11 @@
-"""The suspects of a page, by rank, as data for its script and as HTML for readers without scripts."""
+"""The suspects of a page, by rank, as data for its script and for readers without scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flnl.audit.page.markup import Markup, element, joined
 from flnl.audit.precision import first_cuts
 from flnl.audit.result import Audit
 from flnl.core.images import Indices
@@ -70,65 +69,23 @@ class Suspects:
             return ""
         return f"given by {int(agreeing[i])} of {int(labels[i])} people"
 
-    def cards(self, count: int, images: Sequence[str | None], shown: bool) -> Markup:
-        """The first ``count`` suspects as a list, with ``images`` where they are ``shown`` at all."""
-        items = [self._card(i, images[i] if shown else None, shown) for i in range(min(count, self.ranked))]
-        return element("ol", *items, class_="grid")
-
-    def _card(self, number: int, image: str | None, shown: bool) -> Markup:
-        audit, i = self.audit, int(self.index[number])
-        samples, classes = audit.samples, audit.classes
-        given, predicted = (classes[int(labels[i])] for labels in (samples.given, samples.predicted))
-        name = samples.name[i]
-        words = element("p", image, class_="text") if self.worded and image is not None else ""
-        picture = element("img", src=image, alt="") if image is not None else joined(name)
-        bars = [
-            element(
-                "li",
-                element("span", classes[c]),
-                bar(p),
-                element("span", f"{p:.2f}"),
-                class_="suggested" if c == samples.predicted[i] else None,
-            )
-            for c, p in self._likeliest(number)
-        ]
-        return element(
-            "li",
-            words,
-            element(
-                "div",
-                element("div", picture, class_="picture") if shown and not self.worded else "",
-                element(
-                    "dl",
-                    *(element("dt", "given"), element("dd", given)),
-                    *(element("dt", "suggested"), element("dd", predicted)),
-                    class_="labels",
-                ),
-                class_="top",
-            ),
-            element("ol", *bars, class_="bars"),
-            element(
-                "p",
-                f"No. {int(samples.rank[i]) + 1} · score {_score(samples.label_score[i])}",
-                *(
-                    (" · ", element("span", "method: flagged", class_="tag"))
-                    if _true(samples.method_flagged, i)
-                    else ()
-                ),
-                f" · {people}" if (people := self._people(i)) else "",
-                element("br"),
-                f"client {samples.owner[i]} · ",
-                element("b", name),
-                class_="about",
-            ),
-            class_="card",
-        )
-
-
-def bar(share: float) -> Markup:
-    """A horizontal bar that fills a ``share`` in [0, 1] of its width."""
-    filled = element("rect", width=f"{100 * min(max(share, 0.0), 1.0):.1f}", height=1)
-    return element("svg", filled, viewBox="0 0 100 1", preserveAspectRatio="none", aria_hidden="true")
+    def cards(self, images: Sequence[str | None]) -> Iterator[dict[str, Any]]:
+        """What readers without scripts see of the first suspects by rank; ``images`` are data URIs, texts or None."""
+        samples = self.audit.samples
+        for number, image in enumerate(images[: self.ranked]):
+            i = int(self.index[number])
+            yield {
+                "image": image,
+                "name": samples.name[i],
+                "owner": samples.owner[i],
+                "given": int(samples.given[i]),
+                "predicted": int(samples.predicted[i]),
+                "likeliest": self._likeliest(number),
+                "rank": int(samples.rank[i]) + 1,
+                "score": _score(samples.label_score[i]),
+                "flagged": samples.method_flagged is not None and bool(samples.method_flagged[i]),
+                "people": self._people(i),
+            }
 
 
 def _identity(owner: str) -> str | int:
@@ -138,7 +95,3 @@ def _identity(owner: str) -> str | int:
 
 def _score(value: float) -> str:
     return f"{float(value):.3f}"
-
-
-def _true(mask: Any, index: int) -> bool:
-    return mask is not None and bool(mask[index])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from string import Template
+from typing import Any
 
-from flnl.audit.page import cut, head, tables
-from flnl.audit.page.markup import Markup, element, joined, script_json, text
+import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from flnl.audit.page import tables
+from flnl.audit.page.cut import Cut
 from flnl.audit.page.pictures import check_pictures, excerpts, thumbnails
 from flnl.audit.page.suspects import Suspects
 from flnl.audit.result import Audit
+from flnl.console.templates import template
 from flnl.core.errors import UserError
 from flnl.data.dataset import Dataset
 
@@ -66,27 +71,44 @@ def _write(file: Path, content: str) -> int:
 
 def _index(audit: Audit, suspects: Suspects, images: list[str | None], pictured: int) -> str:
     """The content of ``index.html``; ``images`` are those of the first of ``pictured`` suspects that have one."""
-    padded = [*images, *[None] * (WITHOUT_SCRIPTS - len(images))]
-    parts = {
-        "title": text(f"Label audit · {audit.title}"),
-        "head": head.head(audit),
-        "curve": cut.section(audit),
-        "clients": tables.clients(audit),
-        "pairs": tables.pairs(audit),
-        "first": suspects.cards(WITHOUT_SCRIPTS, padded, shown=bool(pictured)),
-        "foot": _foot(audit),
+    page = template(HERE / "page.html.j2", {"thousands": "{:,}".format, "percent": percent, "sentence": sentence})
+    values = {
+        "audit": audit,
+        "clients": len(np.unique(audit.samples.client)) or sum(len(row.clients) for row in audit.by_client),
+        "cut": Cut(audit),
+        "tables": tables,
+        "cards": [*suspects.cards([*images, *[None] * (WITHOUT_SCRIPTS - len(images))])],
+        "pictured": pictured,
+        "worded": suspects.worded,
         "data": script_json(_data(audit, suspects, pictured)),
-        "style": (HERE / "page.css").read_text(encoding="utf-8"),
-        "script": (HERE / "page.js").read_text(encoding="utf-8"),
+        "style": Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        "script": Markup((HERE / "page.js").read_text(encoding="utf-8")),
     }
-    template = (HERE / "page.html").read_text(encoding="utf-8")
-    return Template(template).substitute(parts, nonce=_nonce(parts))
+    return page.render(values, nonce=_nonce(page.render(values, nonce="")))
 
 
-def _nonce(parts: dict[str, str]) -> str:
+def _nonce(page: str) -> str:
     """Of the content policy: 128 bits that nobody can know who chooses a name on the page, and that repeat with it."""
-    digest = hashlib.sha256("\0".join(parts.values()).encode("utf-8")).digest()
-    return base64.b64encode(digest[:16]).decode().rstrip("=")
+    return base64.b64encode(hashlib.sha256(page.encode("utf-8")).digest()[:16]).decode().rstrip("=")
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    r"""A share in per cent, with a narrow space that does not break; a dash where it is unknown.
+
+    >>> percent(0.256).split("\u202f")
+    ['26', '%']
+    """
+    return "–" if share is None else f"{100 * share:.{digits}f}\u202f%"
+
+
+def sentence(note: str) -> str:
+    """A note with a capital letter and a full stop."""
+    return f"{note[:1].upper()}{note[1:]}{'' if note.endswith(('.', '!', '?')) else '.'}"
+
+
+def script_json(value: Any) -> Markup:
+    """``value`` as JSON in ASCII that can stand in a script element or a script's source."""
+    return htmlsafe_json_dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def _data(audit: Audit, suspects: Suspects, pictured: int) -> dict[str, object]:
@@ -116,16 +138,3 @@ def _changes(below: tuple[int, ...]) -> list[int]:
             changes += [position, count]
             last = count
     return changes
-
-
-def _foot(audit: Audit) -> Markup:
-    federation = "" if audit.fingerprint is None else f" · federation {audit.fingerprint[:16]}"
-    return joined(
-        element("p", f"flnl {audit.version} · run {audit.key[:16]}{federation}"),
-        element(
-            "p",
-            "All samples are in audit.csv, all numbers in audit.json. Verdicts stay in this browser until saved."
-            if len(audit.samples)
-            else "All numbers are in audit.json.",
-        ),
-    )

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import jinja2
-
 from flnl.config.folders import CONF
 from flnl.console.markdown import grid, literal
+from flnl.console.templates import template
 from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
@@ -68,16 +67,12 @@ class Page:
 
     def markdown(self) -> str:
         """The page."""
-        loader = jinja2.FileSystemLoader(Path(__file__).parent)
-        environment = jinja2.Environment(
-            loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
         unfinished = [
             f"{entry.name} ({', '.join(lacking)})"
             for entry in self.entries
             if (lacking := self.lacking(entry)) and entry.name != CEILING
         ]
-        text = environment.get_template("page.md.j2").render(
+        text = template(Path(__file__).with_name("page.md.j2")).render(
             benchmark=self.benchmark,
             seeds=", ".join(map(str, self.benchmark.seeds)),
             docs=self._link(CONF.parent / "docs" / "benchmark.md"),

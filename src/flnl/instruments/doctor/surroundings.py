@@ -19,7 +19,7 @@ from flnl.run.mirror import effective_mode
 from flnl.run.record import environment
 
 GIB = 2**30
-OPTIONAL = {"ray": "executor=ray", "optuna": "flnl tune --trials", "jinja2": "flnl tables render"}
+OPTIONAL = {"ray": "executor=ray", "optuna": "flnl tune --trials", "scikit_posthocs": "flnl tables render"}
 """Packages of the extras, and what needs them."""
 LITTLE_SPACE = 5.0
 """GiB of free disk below which a folder gets a note."""

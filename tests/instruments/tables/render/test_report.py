@@ -279,7 +279,7 @@ def test_what_the_user_can_mend(filled: list[Filled], tmp_path: Path, monkeypatc
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         render(filled, tmp_path / "file" / "small")
-    monkeypatch.setattr(package, "NEEDED", ("no_such_module",))
+    monkeypatch.setattr(package, "NEEDED", "no_such_module")
     with pytest.raises(UserError, match=r"rendering needs no_such_module: install .* pip install .*\[tables\]'"):
         render(filled, tmp_path)
 

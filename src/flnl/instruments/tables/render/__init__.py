@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flnl.instruments.tables.render.evidence import Evidence
 
 REPORT, INDEX = "report.html", "README.md"
-NEEDED = ("jinja2", "scikit_posthocs")
+NEEDED = "scikit_posthocs"
 
 
 def render(
@@ -42,15 +42,13 @@ def render(
 
     Raises:
         UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written or contains
-            another README
-            or damaged records.
+            another README or damaged records.
         DiskFullError: if the disk is full.
     """
     if not filled:
         raise UserError("there is no table to render: name one, or none to render all")
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        what = " and ".join(lacking)
-        raise UserError(f"rendering needs {what}: {install('tables')}")
+    if find_spec(NEEDED) is None:
+        raise UserError(f"rendering needs {NEEDED}: {install('tables')}")
     from flnl.instruments.tables.render.index import TITLE
 
     if is_foreign(out / INDEX, TITLE):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
+from flnl.console.templates import template
 from flnl.console.words import counted
 from flnl.figures.curves import Curve
 from flnl.figures.drawing import FIGURES
@@ -272,14 +272,9 @@ def is_tuned(papers: Sequence[Paper]) -> bool:
 
 def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """Render the page."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["shown"] = shown
     tables = [table for paper in papers for table in paper.tables]
     counts = {state: sum(table.counts[state] for table in tables) for state in PLACEHOLDERS}
-    return environment.get_template(TEMPLATE).render(
+    return template(Path(__file__).with_name(TEMPLATE), {"shown": shown}).render(
         scale=papers[0].tables[0].filled.scale,
         tuned=is_tuned(papers),
         changes=changes(papers),
