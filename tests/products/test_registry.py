@@ -5,7 +5,7 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import FrozenInstanceError, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,24 @@ def test_a_checkpoint_brings_back_what_was_stored_alone() -> None:
     with pytest.raises(TypeError, match="cannot be stored as ClientState"):
         stored("ClientState")(Ran)
     assert class_of("flnl.wherever.it.was:ClientState") is class_of("ClientState")
+
+
+def test_a_stored_class_is_a_frozen_dataclass_whether_it_says_so_or_not() -> None:
+    @stored("tests.Plain")
+    class Plain:
+        values: tuple[int, ...] = ()
+
+    @stored("tests.Said")
+    @dataclass(frozen=True, eq=False)
+    class Said:
+        values: tuple[int, ...] = ()
+
+    assert Plain((1,)) == Plain((1,))
+    assert Said((1,)) != Said((1,)), "what the class has chosen stays"
+    for kind in (Plain, Said):
+        with pytest.raises(FrozenInstanceError):
+            kind((1,)).values = ()  # type: ignore[misc]
+    assert checkpoint.decode(checkpoint.encode(Plain((1, 2)))) == Plain((1, 2))
 
 
 LAB = """

@@ -20,7 +20,6 @@ from flnl.parts.losses.targets import cross_entropy
 
 
 @stored("my_parts.LabelCounts")  # its name in messages between sites
-@dataclass(frozen=True)
 class LabelCounts:
     """Sent to the server, once."""
 
@@ -28,7 +27,6 @@ class LabelCounts:
 
 
 @stored("my_parts.ClassPrior")  # it is also the exchange's state, which checkpoints hold
-@dataclass(frozen=True)
 class ClassPrior:
     """Sent to every client."""
 

@@ -49,7 +49,6 @@ class Samples:
 
 
 @stored("ClientState")
-@dataclass(frozen=True)
 class ClientState:
     """What a client keeps from one visit to the next. An empty state is not stored."""
 
@@ -80,7 +79,6 @@ class ClientState:
 
 
 @stored("Kept")
-@dataclass(frozen=True)
 class Kept:
     """What the server holds instead of a real client's state: the name by which the client finds it again."""
 

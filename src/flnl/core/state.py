@@ -28,7 +28,6 @@ def _of_both_kinds(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @stored("ServerState", upgrade=_of_both_kinds)
-@dataclass(frozen=True)
 class ServerState:
     """The global model, and the states of the server's parts."""
 
@@ -46,7 +45,6 @@ def _of_unknown_passes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @stored("Counters", upgrade=_of_unknown_passes)
-@dataclass(frozen=True)
 class Counters:
     """Cost so far. A participation is one local training (FedCorr, App. B); bytes count everything sent.
 
@@ -161,7 +159,6 @@ class Shelved(Mapping[int, V]):
 
 
 @stored("FederatedState")
-@dataclass(frozen=True)
 class FederatedState:
     """The complete state of a run at the end of a round; the content of a checkpoint."""
 

@@ -7,8 +7,8 @@ Files can restore only classes with a stored name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -20,8 +20,9 @@ _NAMES: dict[type, str] = {}
 _UPGRADES: dict[type, Upgrade] = {}
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def stored(name: str, upgrade: Upgrade | None = None) -> Callable[[type[T]], type[T]]:
-    """Class decorator: files store values of the dataclass under ``name``.
+    """Class decorator: the class is a frozen dataclass, and files store its values under ``name``.
 
     Args:
         name: the stored name, which never changes.
@@ -32,6 +33,8 @@ def stored(name: str, upgrade: Upgrade | None = None) -> Callable[[type[T]], typ
     """
 
     def register(kind: type[T]) -> type[T]:
+        if "__dataclass_fields__" not in vars(kind):
+            kind = dataclass(frozen=True)(kind)
         earlier = _CLASSES.get(name)
         if earlier is not None and _path(earlier) != _path(kind):  # else the module is loaded again
             raise TypeError(f"{_path(kind)} cannot be stored as {name}: {_path(earlier)} has this name")

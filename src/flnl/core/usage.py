@@ -6,7 +6,6 @@ import resource
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,7 +16,6 @@ PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @stored("Usage")
-@dataclass(frozen=True)
 class Usage:
     """What has been used of CPUs and memory."""
 

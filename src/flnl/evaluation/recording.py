@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ BLOCK = 16_384
 
 
 @stored("RecordedSums")
-@dataclass(frozen=True)
 class Sums:
     """Sums of class probabilities over evaluations; float32, on the devices where they were computed.
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import Literal, Self
@@ -112,7 +111,6 @@ def selection_probabilities(phi: Collection[float] | Array, *, temperature: Posi
 
 
 @stored("Relevance")
-@dataclass(frozen=True)
 class Relevance:
     """S-FedAvg's relevance φ, float64 [N]; initially 1/N."""
 
@@ -136,7 +134,6 @@ LEAST_WEIGHT = 1e-100
 
 
 @stored("Drops")
-@dataclass(frozen=True)
 class Drops:
     """FAIR's record of the loss reduction by each client's training: discounted sums, float64 [N] each."""
 

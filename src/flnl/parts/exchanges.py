@@ -14,7 +14,6 @@ from flnl.core.stored import stored
 
 
 @stored("OwnNoiseRate")
-@dataclass(frozen=True)
 class OwnNoiseRate:
     """Sent to a client: the share of its labels that are wrong."""
 

@@ -11,7 +11,6 @@ from flnl.core.stored import stored
 
 
 @stored("ClientTag")
-@dataclass(frozen=True)
 class ClientTag:
     """Sent to the client, once clients have been compared: whether the server considers it noisy."""
 
@@ -26,7 +25,6 @@ class ClientTags:
 
 
 @stored("LastModel")
-@dataclass(frozen=True)
 class LastModel:
     """Kept on the client: its model after its last training. The server has it, too, since the client sent it."""
 
@@ -34,7 +32,6 @@ class LastModel:
 
 
 @stored("UsedSamples")
-@dataclass(frozen=True)
 class UsedSamples:
     """Sent to the server: the number of samples that the client has trained on."""
 

@@ -55,7 +55,6 @@ class Momentum(ServerUpdate):
 
 
 @stored("AdaptiveState")
-@dataclass(frozen=True)
 class AdaptiveState:
     """The state of an adaptive server optimiser, by parameter name."""
 

@@ -19,7 +19,6 @@ from flnl.parts.messages import UsedSamples
 
 
 @stored("SharedLayers")
-@dataclass(frozen=True)
 class SharedLayers:
     """Sent to all clients: the mean of the layers that they have trained."""
 
@@ -27,7 +26,6 @@ class SharedLayers:
 
 
 @stored("TrainedLayers")
-@dataclass(frozen=True)
 class TrainedLayers:
     """Sent to the server: the layers after training."""
 

@@ -11,7 +11,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -136,7 +136,6 @@ def _of_parts(state: FederatedState) -> Iterator[tuple[str, Any]]:
 
 
 @stored("Checkpoint")
-@dataclass(frozen=True)
 class Checkpoint:
     """A state, and what must match for a run to resume from it."""
 

@@ -7,7 +7,7 @@ between them. Sums are whole numbers, as in ``flnl.audit.counting``, and so the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,7 +31,6 @@ OPTIONS = (
 
 
 @stored("AuditedWrongLabels")
-@dataclass(frozen=True)
 class Wrong:
     """How many labels are wrong, as ``WrongLabels``."""
 
@@ -52,7 +51,6 @@ class Wrong:
 
 
 @stored("AuditedOthers")
-@dataclass(frozen=True)
 class Others:
     """All other sites together, as ``ClientSummary``."""
 
@@ -81,7 +79,6 @@ class Others:
 
 
 @stored("AuditHead")
-@dataclass(frozen=True)
 class Head:
     """What stands above a site's page."""
 
@@ -96,7 +93,6 @@ class Head:
 
 
 @stored("AuditQuestion")
-@dataclass(frozen=True)
 class Question:
     """A question to a site; what is known only after it is None."""
 
@@ -132,7 +128,6 @@ def options_in(options: Options) -> dict[str, Any]:
 
 
 @stored("CountedLabels")
-@dataclass(frozen=True)
 class CountedLabels:
     """A site's labels of each class in an audit, and the sums of their probabilities."""
 
@@ -141,7 +136,6 @@ class CountedLabels:
 
 
 @stored("CountedJoint")
-@dataclass(frozen=True)
 class CountedJoint:
     """A site's samples by given class and the class that they seem to have."""
 
@@ -152,7 +146,6 @@ class CountedJoint:
 
 
 @stored("CountedMarks")
-@dataclass(frozen=True)
 class CountedMarks:
     """How suspicious a site's labels are."""
 
@@ -161,7 +154,6 @@ class CountedMarks:
 
 
 @stored("CountedIssues")
-@dataclass(frozen=True)
 class CountedIssues:
     """A site's issues by given and predicted class, and how many of its labels are wrong."""
 
@@ -172,7 +164,6 @@ class CountedIssues:
 
 
 @stored("AuditWritten")
-@dataclass(frozen=True)
 class Written:
     """A site has written its page."""
 

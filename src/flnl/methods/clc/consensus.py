@@ -11,7 +11,6 @@ from flnl.core.stored import stored
 
 
 @stored("ClassConfidence")
-@dataclass(frozen=True)
 class ClassConfidence:
     """Sent to the server: of a client's samples of each class, the mean probability of their label."""
 
@@ -20,7 +19,6 @@ class ClassConfidence:
 
 
 @stored("ClassThresholds")
-@dataclass(frozen=True)
 class ClassThresholds:
     """Sent to clients: for each class, the probability above which it may be a sample's class."""
 

@@ -20,7 +20,6 @@ from flnl.parts.messages import UsedSamples
 
 
 @stored("HeldOut")
-@dataclass(frozen=True)
 class HeldOut:
     """Kept on the client, and read in its visit: what it held out in its last one."""
 

@@ -16,7 +16,6 @@ from flnl.methods.co_teaching.loss import CoTeaching, Visit
 
 
 @stored("LeftOutSamples")
-@dataclass(frozen=True)
 class LeftOutSamples:
     """Kept on the client: what the networks made of its samples in the last epoch of its last visit."""
 

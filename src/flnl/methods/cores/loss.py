@@ -26,7 +26,6 @@ FLOOR = 1e-8
 
 
 @stored("SievedSamples")
-@dataclass(frozen=True)
 class Sieved:
     """What the term keeps of a client."""
 

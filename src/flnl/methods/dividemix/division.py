@@ -21,7 +21,6 @@ FEWEST = 0.1
 
 
 @stored("Judgement")
-@dataclass(frozen=True)
 class Judgement:
     """Kept on the client: what two networks make of a client's n samples; the networks in the order first, second."""
 

@@ -24,7 +24,6 @@ from flnl.numerics.scaling import quality
 
 
 @stored("LocalDrop")
-@dataclass(frozen=True)
 class LocalDrop:
     """Sent to the server under ``loss_on=local``: the reduction of the mean loss on the client's samples."""
 
@@ -40,7 +39,6 @@ class QualityEstimates:
 
 
 @stored("LearningQualityState")
-@dataclass(frozen=True)
 class LearningQualityState:
     """The server's state."""
 

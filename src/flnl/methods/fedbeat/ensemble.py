@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ LEAST_VARIANCE = 1e-5
 
 
 @stored("ModelMoments")
-@dataclass(frozen=True)
 class ModelMoments:
     """Sent to all clients once: in which directions, and how far, their models lay from the mean, tensor by tensor."""
 
@@ -55,7 +53,6 @@ class ModelMoments:
 
 
 @stored("DistilledSet")
-@dataclass(frozen=True)
 class DistilledSet:
     """Kept on the client: the samples of whose label the ensemble is sure."""
 

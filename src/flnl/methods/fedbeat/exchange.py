@@ -23,7 +23,6 @@ from flnl.parts.shared_layers import SharedLayers
 
 
 @stored("TransitionNetwork")
-@dataclass(frozen=True)
 class TransitionNetwork:
     """Sent to a client once: the network whose features the last layer turns into transition matrices."""
 
@@ -31,7 +30,6 @@ class TransitionNetwork:
 
 
 @stored("EnsembleState")
-@dataclass(frozen=True)
 class EnsembleState:
     """The server's state."""
 

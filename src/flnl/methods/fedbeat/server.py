@@ -12,7 +12,6 @@ from flnl.core.stored import stored
 
 
 @stored("WaitingClassifier")
-@dataclass(frozen=True)
 class WaitingClassifier:
     """The server's state."""
 

@@ -23,7 +23,6 @@ MIXED = "FedBeat corrects the label of each sample, and mixed batches have none:
 
 
 @stored("Transitions")
-@dataclass(frozen=True)
 class Transitions:
     """Read in the client's visit, and kept: a matrix of each sample, from the true class (row) to the given label."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,7 +19,6 @@ TrainOn = Literal["corrected", "accumulated"]
 
 
 @stored("TrainingSets")
-@dataclass(frozen=True)
 class TrainingSets:
     """Kept on the client: its samples by what has been found out about them."""
 

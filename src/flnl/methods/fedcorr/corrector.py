@@ -21,7 +21,6 @@ from flnl.numerics.rounding import whole
 
 
 @stored("Suspects")
-@dataclass(frozen=True)
 class Suspects:
     """Kept on the client: the samples it considers wrongly labelled, bool [n], and the model's confidence [n]."""
 

@@ -23,7 +23,6 @@ from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
 @stored("LidScore")
-@dataclass(frozen=True)
 class LidScore:
     """Sent to the server after training: the mean LID of the client's predictions."""
 
@@ -31,7 +30,6 @@ class LidScore:
 
 
 @stored("NoiseLevel")
-@dataclass(frozen=True)
 class NoiseLevel:
     """Sent to the server after estimation: μ̂_k, the share of its samples that the client considers wrongly labelled."""
 
@@ -39,7 +37,6 @@ class NoiseLevel:
 
 
 @stored("NoiseDirective")
-@dataclass(frozen=True)
 class NoiseDirective:
     """Sent to the client: whether the server considers it noisy, and its last reported μ̂_k."""
 
@@ -48,7 +45,6 @@ class NoiseDirective:
 
 
 @stored("SampleLosses")
-@dataclass(frozen=True)
 class SampleLosses:
     """Kept on the client: losses float64 [n] under its model after training."""
 
@@ -64,7 +60,6 @@ class NoiseLevels:
 
 
 @stored("LidState")
-@dataclass(frozen=True)
 class LidState:
     """The server's state."""
 

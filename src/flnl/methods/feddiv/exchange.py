@@ -38,7 +38,6 @@ from flnl.methods.feddiv.noise_filter import (
 
 
 @stored("LocalFilter")
-@dataclass(frozen=True)
 class LocalFilter:
     """Sent to the server after training: the client's filter, and n_k, which the server knows from FedAvg anyway."""
 
@@ -47,7 +46,6 @@ class LocalFilter:
 
 
 @stored("ClassBias")
-@dataclass(frozen=True)
 class ClassBias:
     """Kept on the client: p̂, float64 [K] (Eq. 12), and the number of visits since the filter has been in use."""
 
@@ -56,7 +54,6 @@ class ClassBias:
 
 
 @stored("LastPredictions")
-@dataclass(frozen=True)
 class LastPredictions:
     """Kept on the client under ``pcs=cached``: ỹ, int64 [n], the debiased local predictions after its last training."""
 
@@ -64,7 +61,6 @@ class LastPredictions:
 
 
 @stored("FilterFlags")
-@dataclass(frozen=True)
 class FilterFlags:
     """Kept on the client: the filter's output for its samples at its last visit."""
 
@@ -74,7 +70,6 @@ class FilterFlags:
 
 
 @stored("FilterState")
-@dataclass(frozen=True)
 class FilterState:
     """The server's state: the last filter of every client that has sent one, with its n_k."""
 

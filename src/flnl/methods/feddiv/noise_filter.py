@@ -4,7 +4,6 @@ Clients send only the six parameters, no losses or labels. The component with th
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -29,7 +28,6 @@ EMPTY = 1e-9
 
 
 @stored("Filter")
-@dataclass(frozen=True)
 class Filter:
     """W = (μ, σ², π): means, variances (not deviations) and shares of two Gaussians; the shares sum to 1."""
 

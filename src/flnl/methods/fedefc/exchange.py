@@ -20,7 +20,6 @@ from flnl.methods.fedefc.matrix import NoiseMatrix, confident_joint
 
 
 @stored("LabelAccuracy")
-@dataclass(frozen=True)
 class LabelAccuracy:
     """Sent to the server: the share of the client's samples that a model predicts as they are labelled."""
 
@@ -28,7 +27,6 @@ class LabelAccuracy:
 
 
 @stored("Corrects")
-@dataclass(frozen=True)
 class Corrects:
     """Sent to clients once labels are corrected for."""
 
@@ -36,7 +34,6 @@ class Corrects:
 
 
 @stored("PrestoppingState")
-@dataclass(frozen=True)
 class PrestoppingState:
     """The server's state."""
 

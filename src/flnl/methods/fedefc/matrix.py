@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,7 +12,6 @@ MARGIN, LEAST = 1e-6, 2e-6
 
 
 @stored("NoiseMatrix")
-@dataclass(frozen=True)
 class NoiseMatrix:
     """Read in the client's visit, and kept for the record alone: the next visit estimates it anew."""
 

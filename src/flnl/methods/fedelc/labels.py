@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,6 @@ def label_gradient(values: Tensor, predicted: Tensor, labels: Tensor, compatibil
 
 
 @stored("LearnedLabels")
-@dataclass(frozen=True)
 class LearnedLabels:
     """Kept on the client."""
 

@@ -39,7 +39,6 @@ from flnl.numerics.scaling import quality
 
 
 @stored("ClientQuality")
-@dataclass(frozen=True)
 class ClientQuality:
     """Sent to the client once it is known: ρ_n."""
 
@@ -47,7 +46,6 @@ class ClientQuality:
 
 
 @stored("UnsureShare")
-@dataclass(frozen=True)
 class UnsureShare:
     """Sent to the server under ``indicator=confidence``: the share of samples that the trained model is unsure of."""
 
@@ -55,7 +53,6 @@ class UnsureShare:
 
 
 @stored("CriticalityRanks")
-@dataclass(frozen=True)
 class CriticalityRanks:
     """Kept on the client: the rank of each entry among all, most critical first; int32, by parameter name."""
 
@@ -70,7 +67,6 @@ class ClientQualities:
 
 
 @stored("QualityState")
-@dataclass(frozen=True)
 class QualityState:
     """The server's state: the estimated quality and its basis."""
 

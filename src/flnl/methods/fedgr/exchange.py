@@ -24,7 +24,6 @@ WEAK_VIEW = "weak view"
 
 
 @stored("SentSampleLosses")
-@dataclass(frozen=True)
 class SampleLosses:
     """Sent to the server: the client's mean losses."""
 
@@ -32,7 +31,6 @@ class SampleLosses:
 
 
 @stored("RightLabels")
-@dataclass(frozen=True)
 class RightLabels:
     """Sent to a client that has been visited: how probably each of its labels is right."""
 
@@ -40,7 +38,6 @@ class RightLabels:
 
 
 @stored("MeanLosses")
-@dataclass(frozen=True)
 class MeanLosses:
     """Kept on the client: the losses of the models that it has received, averaged over its visits."""
 
@@ -54,7 +51,6 @@ class MeanLosses:
 
 
 @stored("RefinedLabels")
-@dataclass(frozen=True)
 class RefinedLabels:
     """Read in a client's visit, and kept: what the visit makes of the labels."""
 
@@ -67,7 +63,6 @@ class RefinedLabels:
 
 
 @stored("LabelSieveState")
-@dataclass(frozen=True)
 class LabelSieveState:
     """The server's state."""
 

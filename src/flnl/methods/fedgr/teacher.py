@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -29,7 +29,6 @@ def released_decay(updates: Tensor, most: float) -> Tensor:
 
 
 @stored("AveragedTeacher")
-@dataclass(frozen=True)
 class AveragedTeacher:
     """Kept on the client."""
 

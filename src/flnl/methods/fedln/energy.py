@@ -1,7 +1,6 @@
 """Energies of predictions, how noisy clients are by them, and the weights that follow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -24,7 +23,6 @@ def energies(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 @stored("Energies")
-@dataclass(frozen=True)
 class Energies:
     """Sent to the server once: energies of the client's samples."""
 

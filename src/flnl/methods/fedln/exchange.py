@@ -30,7 +30,6 @@ class NoiseAwareWeights:
 
 
 @stored("EnergyState")
-@dataclass(frozen=True)
 class EnergyState:
     """The server's state."""
 
@@ -123,7 +122,6 @@ class NoiseAware(Exchange):
 
 
 @stored("NearestLabels")
-@dataclass(frozen=True)
 class NearestLabels:
     """Kept on the client: what its samples' neighbours are labelled."""
 

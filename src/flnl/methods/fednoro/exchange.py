@@ -24,7 +24,6 @@ from flnl.parts.messages import ClientTag, ClientTags
 
 
 @stored("ClassLosses")
-@dataclass(frozen=True)
 class ClassLosses:
     """Sent to the server once: the mean cross-entropy of the client's samples of each class."""
 
@@ -33,7 +32,6 @@ class ClassLosses:
 
 
 @stored("TagState")
-@dataclass(frozen=True)
 class TagState:
     """The server's state."""
 

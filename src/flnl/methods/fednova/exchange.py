@@ -14,7 +14,6 @@ from flnl.core.stored import stored
 
 
 @stored("LocalSteps")
-@dataclass(frozen=True)
 class LocalSteps:
     """Sent to the server: a client's number of steps, and what they add up to."""
 

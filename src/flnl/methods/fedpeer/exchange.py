@@ -27,7 +27,6 @@ from flnl.numerics.scaling import label_shares
 
 
 @stored("PrivacySpent")
-@dataclass(frozen=True)
 class PrivacySpent:
     """ε spent by each client. It accumulates over releases, so labels are randomised only once."""
 
@@ -51,7 +50,6 @@ PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 
 
 @stored("LabelCounts")
-@dataclass(frozen=True)
 class LabelCounts:
     """Sent to the server once: the count of each class among a client's labels, randomised or not."""
 
@@ -59,7 +57,6 @@ class LabelCounts:
 
 
 @stored("LabelDistribution")
-@dataclass(frozen=True)
 class LabelDistribution:
     """Sent to clients: the server's estimate q of the distribution of all clients' labels."""
 
@@ -67,7 +64,6 @@ class LabelDistribution:
 
 
 @stored("OwnDistribution")
-@dataclass(frozen=True)
 class OwnDistribution:
     """Kept on the client under ``local`` and ``uniform``: the distribution q of its peer labels."""
 
@@ -75,7 +71,6 @@ class OwnDistribution:
 
 
 @stored("LabelsKnown")
-@dataclass(frozen=True)
 class LabelsKnown:
     """Known on the server once labels have been shared."""
 
@@ -85,7 +80,6 @@ class LabelsKnown:
 
 
 @stored("SharedLabels")
-@dataclass(frozen=True)
 class SharedLabels:
     """The server's state."""
 

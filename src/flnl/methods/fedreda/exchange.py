@@ -15,7 +15,6 @@ from flnl.parts.messages import LastModel
 
 
 @stored("OthersMeanModel")
-@dataclass(frozen=True)
 class Teacher:
     """Sent to a client: the mean of the last models of all others."""
 
@@ -23,7 +22,6 @@ class Teacher:
 
 
 @stored("TrustedShare")
-@dataclass(frozen=True)
 class TrustedShare:
     """Sent to the server: the share of the client's rows that were trusted in its visit."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,7 +23,6 @@ SMOOTHING, DISTILLATION, TEMPERATURE = 0.05, 9.0, 3.0
 
 
 @stored("SampleTrust")
-@dataclass(frozen=True)
 class SampleTrust:
     """Kept on the client."""
 

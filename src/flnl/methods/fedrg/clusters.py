@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +52,6 @@ def log_uniform(width: int) -> float:
 
 
 @stored("FeatureClusters")
-@dataclass(frozen=True)
 class FeatureClusters:
     """Kept on the client: the mixture, and which clusters are typical for each class."""
 

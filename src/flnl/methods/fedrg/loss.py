@@ -56,7 +56,6 @@ def split(scores: Tensor) -> Tensor:
 
 
 @stored("ClusterMemory")
-@dataclass(frozen=True)
 class ClusterMemory:
     """Kept on the client, never sent."""
 

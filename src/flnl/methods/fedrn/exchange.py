@@ -28,7 +28,6 @@ from flnl.parts.messages import LastModel
 
 
 @stored("Reliability")
-@dataclass(frozen=True)
 class Reliability:
     """Sent to the server after training: what neighbours are chosen by."""
 
@@ -37,7 +36,6 @@ class Reliability:
 
 
 @stored("Neighbours")
-@dataclass(frozen=True)
 class Neighbours:
     """Sent to a client: the last models of its neighbours, and how much each opinion counts."""
 
@@ -47,7 +45,6 @@ class Neighbours:
 
 
 @stored("CleanSamples")
-@dataclass(frozen=True)
 class CleanSamples:
     """Kept on the client: the samples that it took for clean at the start of its last visit."""
 
@@ -57,7 +54,6 @@ class CleanSamples:
 
 
 @stored("ReliabilityState")
-@dataclass(frozen=True)
 class ReliabilityState:
     """The server's state: what each client that has trained reported last."""
 

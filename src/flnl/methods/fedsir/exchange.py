@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 
 
 @stored("Alikeness")
-@dataclass(frozen=True)
 class Alikeness:
     """Sent to the server once: how alike the directions of the client's classes are."""
 
@@ -45,7 +44,6 @@ class Alikeness:
 
 
 @stored("ReferenceModel")
-@dataclass(frozen=True)
 class ReferenceModel:
     """Sent when labels are renewed: the mean of the clean clients' models of the round before."""
 
@@ -53,7 +51,6 @@ class ReferenceModel:
 
 
 @stored("RelabelledSamples")
-@dataclass(frozen=True)
 class RelabelledSamples:
     """Read in the client's visit, and kept by a noisy one until its labels are renewed."""
 
@@ -63,7 +60,6 @@ class RelabelledSamples:
 
 
 @stored("SubspaceState")
-@dataclass(frozen=True)
 class SubspaceState:
     """The server's state."""
 

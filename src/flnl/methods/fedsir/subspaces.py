@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -75,7 +74,6 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
 
 
 @stored("ClassSubspaces")
-@dataclass(frozen=True)
 class ClassSubspaces:
     """Sent to the server by a clean client: what its features of each class look like. Zero where there are none."""
 
@@ -116,7 +114,6 @@ class ClassSubspaces:
 
 
 @stored("ClassConsensus")
-@dataclass(frozen=True)
 class ClassConsensus:
     """Sent to noisy clients: the directions on which the clean ones agree."""
 

@@ -28,7 +28,6 @@ FEWEST = 4
 
 
 @stored("ClientMeanLoss")
-@dataclass(frozen=True)
 class MeanLoss:
     """Sent to the server once: the mean loss of the client's trained model on its own labels."""
 
@@ -36,7 +35,6 @@ class MeanLoss:
 
 
 @stored("PrototypeLabels")
-@dataclass(frozen=True)
 class PrototypeLabels:
     """Kept on a noisy client, and read in its visit: what the received model makes of its samples."""
 
@@ -47,7 +45,6 @@ class PrototypeLabels:
 
 
 @stored("StabilizeState")
-@dataclass(frozen=True)
 class StabilizeState:
     """The server's state."""
 

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 
 @stored("Agreement")
-@dataclass(frozen=True)
 class Agreement:
     """Sent to the server: the share of a client's labels that the received model predicts, and its predictions."""
 
@@ -31,7 +30,6 @@ class Agreement:
 
 
 @stored("RoundAgreements")
-@dataclass(frozen=True)
 class RoundAgreements:
     """Of one round."""
 
@@ -47,7 +45,6 @@ class RoundAgreements:
 
 
 @stored("NoiseRateState")
-@dataclass(frozen=True)
 class NoiseRateState:
     """The server's state: the rounds that count."""
 

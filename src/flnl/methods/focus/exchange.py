@@ -19,7 +19,6 @@ from flnl.numerics.scaling import quality
 
 
 @stored("GlobalLoss")
-@dataclass(frozen=True)
 class GlobalLoss:
     """Sent to the server: LL_k, the mean cross-entropy of the global model on the client's samples and labels."""
 
@@ -34,7 +33,6 @@ class Credibilities:
 
 
 @stored("CredibilityState")
-@dataclass(frozen=True)
 class CredibilityState:
     """The server's state."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,7 +15,6 @@ Incomplete = Literal["wait", "average"]
 
 
 @stored("SoftLabels")
-@dataclass(frozen=True)
 class SoftLabels:
     """Kept on the client. A sample's last W predictions are its history, one from each epoch in which it was seen."""
 

@@ -4,7 +4,6 @@ Estimates are float64, from a network's class probabilities [n, K] on a client's
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ SMALLEST = 1e-6
 
 
 @stored("Slack")
-@dataclass(frozen=True)
 class Slack:
     """Kept on the client: Δ, what it has learned to add to its transition matrix."""
 
@@ -25,7 +23,6 @@ class Slack:
 
 
 @stored("TransitionMatrix")
-@dataclass(frozen=True)
 class TransitionMatrix:
     """Kept on the client: its estimate of T, and the classes that its samples were predicted to be of."""
 

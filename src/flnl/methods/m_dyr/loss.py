@@ -24,7 +24,6 @@ from flnl.parts.losses.targets import of_labels
 
 
 @stored("WrongProbability")
-@dataclass(frozen=True)
 class WrongProbability:
     """Kept on the client for the record: what the received model made of its samples at the start of a visit."""
 

@@ -4,8 +4,6 @@ Centroids are [C, D], one a class, of features [n, D]. A row of zeros stands for
 with anything is 0.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,7 +12,6 @@ from flnl.core.stored import stored
 
 
 @stored("GlobalCentroids")
-@dataclass(frozen=True)
 class GlobalCentroids:
     """Sent to the client from the second round on: f_G, float [C, D]; 0 for a class that nobody has had."""
 

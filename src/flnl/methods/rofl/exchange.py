@@ -20,7 +20,6 @@ from flnl.methods.rofl.loss import RoFL, Visit
 
 
 @stored("ClientCentroids")
-@dataclass(frozen=True)
 class ClientCentroids:
     """Sent to the server after training: the client's centroids, and its number of samples of each class."""
 
@@ -29,7 +28,6 @@ class ClientCentroids:
 
 
 @stored("CentroidState")
-@dataclass(frozen=True)
 class CentroidState:
     """The server's state."""
 
@@ -37,7 +35,6 @@ class CentroidState:
 
 
 @stored("DoubtedSamples")
-@dataclass(frozen=True)
 class DoubtedSamples:
     """Kept on the client, for the record only: what the last epoch of its last visit made of its samples."""
 

@@ -25,7 +25,6 @@ class Correcting:
 
 
 @stored("ControlVariate")
-@dataclass(frozen=True)
 class ControlVariate:
     """c, the server's; sent to every client of the cohort."""
 
@@ -33,7 +32,6 @@ class ControlVariate:
 
 
 @stored("ControlVariateChange")
-@dataclass(frozen=True)
 class ControlVariateChange:
     """Sent to the server after training: ``c_k⁺ − c_k``."""
 
@@ -42,7 +40,6 @@ class ControlVariateChange:
 
 
 @stored("OwnControlVariate")
-@dataclass(frozen=True)
 class OwnControlVariate:
     """c_k, kept on the client; a client that has kept none has zeros."""
 
@@ -57,7 +54,6 @@ class Drift:
 
 
 @stored("ControlVariatesState")
-@dataclass(frozen=True)
 class ControlVariatesState:
     """The server's state."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,6 @@ Empty = Literal["unknown", "zero"]
 
 
 @stored("PredictionHistory")
-@dataclass(frozen=True)
 class History:
     """What the term keeps of a client's n samples."""
 

@@ -19,7 +19,6 @@ from flnl.parts.samplers.uniform import draw_clients
 
 
 @stored("MeanLoss")
-@dataclass(frozen=True)
 class MeanLoss(ClientJob[float]):
     """Job: the mean cross-entropy of the received model on the client's samples with their current labels.
 
