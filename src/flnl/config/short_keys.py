@@ -26,14 +26,33 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.config.choices_in_files import settle
 from flnl.config.file_order import last_of
-from flnl.config.groups import bringing
+from flnl.config.folders import folders
+from flnl.config.groups import bringing, groups
 from flnl.config.override_text import key_of, value_of
 from flnl.config.protocol import SETTINGS
 from flnl.config.schema import METHOD
 from flnl.config.written import node_at, text_at
 from flnl.core.errors import UserError
+
+
+def settle(cfg: DictConfig) -> None:
+    """Put a logger's file instead of its name, as the command line does: ``logger: csv`` in a preset or an experiment.
+
+    Files of other groups set more than their section, which cannot be done once all files are composed.
+
+    Raises:
+        UserError: for the name of another group's option; the message says how a file chooses it.
+    """
+    named = {str(group): name for group in cfg if (name := text_at(cfg, str(group))) is not None and "$" not in name}
+    for group, files in groups(folders()).items() if named else ():
+        name = named.get(group)
+        if name in files and group == "logger":
+            with open_dict(cfg):
+                cfg[group] = OmegaConf.load(files[name])
+        elif name in files:
+            raise UserError(f"{group}: {name} in a file: write it as defaults: [override /{group}: {name}, _self_]")
+
 
 DECLARATIONS = "short"
 """The key of a method under which its short keys are declared."""

@@ -23,8 +23,7 @@ from flnl.core.parts import Setting
 from flnl.core.payload import Payload
 from flnl.core.step import FIRST, LOGITS, SECOND, Mixing, Step
 from flnl.methods.co_teaching.exchange import LeftOutSamples, SmallLoss
-from flnl.methods.co_teaching.loss import CoTeaching, Visit
-from flnl.methods.co_teaching.selection import disagreement, selection
+from flnl.methods.co_teaching.loss import CoTeaching, Visit, disagreement, selection
 from flnl.numerics.small_loss import forget_rate
 from flnl.run.overrides import check_arguments
 from tests.properties.runs import rounds, run

@@ -24,8 +24,7 @@ from flnl.engine.network import Network
 from flnl.methods.dividemix.batch import CoDivide
 from flnl.methods.dividemix.division import Fitting, Judgement
 from flnl.methods.dividemix.exchange import Division
-from flnl.methods.dividemix.loss import MixMatch, WarmUp
-from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
+from flnl.methods.dividemix.loss import MixMatch, WarmUp, divergence, refined, sharpened
 from flnl.models.outputs import Pair
 from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.ramp import linear_ramp

@@ -23,8 +23,8 @@ from flnl.methods.fedln.exchange import (
     NearestNeighbours,
     NoiseAware,
     NoiseAwareWeights,
+    nearest_labels,
 )
-from flnl.methods.fedln.nearest import nearest_labels
 from tests.toys import ONE_STEP, Logits, federation, fitted, network, task
 from tests.vectors.vectors import MORE, Entry, entries
 

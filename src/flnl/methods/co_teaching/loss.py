@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +12,31 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
 from flnl.core.step import FIRST, SECOND, Step
-from flnl.methods.co_teaching.selection import Taught, disagreement, selection
 from flnl.numerics.losses import weighted_mean
-from flnl.numerics.small_loss import Schedule, forget_rate
+from flnl.numerics.small_loss import Schedule, forget_rate, smallest
 from flnl.parts.exchanges import own_noise_rate
 from flnl.parts.losses.targets import cross_entropy
+
+
+class Taught(NamedTuple):
+    """The selection of one batch; all are bool [B]."""
+
+    candidates: Tensor  # samples among which the networks choose
+    by_first: Tensor  # those that the first network chooses, and the second learns
+    by_second: Tensor  # those that the second network chooses, and the first learns
+
+
+def selection(first: Tensor, second: Tensor, candidates: Tensor, forget: float | Tensor) -> Taught:
+    """Each network's ``max(1, ⌊(1 - f) |candidates|⌋)`` samples of smallest loss among ``candidates`` bool [B].
+
+    Losses are [B]; those of equal loss are chosen in the order of the batch. Without candidates, nothing is chosen.
+    """
+    return Taught(candidates, *(smallest(losses, candidates, forget) for losses in (first, second)))
+
+
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
+    """Whether the networks predict different classes, bool [B], from their logits [B, K]."""
+    return first.argmax(1) != second.argmax(1)
 
 
 @dataclass(frozen=True)

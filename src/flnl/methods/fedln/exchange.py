@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor, nn
 
@@ -19,7 +20,28 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share, StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fedln.energy import Effect, Energies, Suspects, energies, noisy_shares, weights
-from flnl.methods.fedln.nearest import nearest_labels
+
+ROWS = 1024
+"""Number of samples whose distances to all others are in memory at once."""
+
+
+def nearest_labels(features: Tensor, labels: Tensor, neighbours: int, classes: int) -> Tensor:
+    """The most frequent label of each sample's nearest ``neighbours``, or of all samples if there are fewer; int64 [n].
+
+    The sample itself is one of them. Of samples at the same distance the earlier one is nearer; of labels that are
+    equally frequent the lowest wins.
+
+    Args:
+        features: float64 [n, d], compared by Euclidean distance.
+        labels: int64 [n].
+        neighbours: k, at least 1.
+        classes: K.
+    """
+    hot, found = F.one_hot(labels, classes), []
+    for rows in features.split(ROWS):
+        near = torch.cdist(rows, features, compute_mode="donot_use_mm_for_euclid_dist").argsort(dim=1, stable=True)
+        found.append(hot[near[:, :neighbours]].sum(1).argmax(1))
+    return torch.cat(found) if found else labels
 
 
 @dataclass(frozen=True)
