@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -26,12 +26,7 @@ class Divided:
 
     train: Columns
     test: Columns
-    classes: tuple[str, ...]
-    truth: Labels | None  # [N]
-    given: Labels | None  # [N]
-    test_labels: Labels  # [M]
-    owners: Owners | None  # of N rows
-    test_owners: Indices | None  # [M]
+    known: Mapping[str, Any]  # of the rows, as arguments of ``assemble``: classes, labels and owners
 
 
 @dataclass(frozen=True)
@@ -106,12 +101,14 @@ class Sheet:
         return Divided(
             train,
             test,
-            classes,
-            truth=None if self.truth is None else numbered(train[self.truth], classes, told),
-            given=None if self.truth == self.label else numbered(train[self.label], classes, told),
-            test_labels=numbered(test[right], classes, of_test),
-            owners=owners,
-            test_owners=test_owners,
+            {
+                "classes": classes,
+                "truth": None if self.truth is None else numbered(train[self.truth], classes, told),
+                "given": None if self.truth == self.label else numbered(train[self.label], classes, told),
+                "test_labels": numbered(test[right], classes, of_test),
+                "owners": owners,
+                "test_owners": test_owners,
+            },
         )
 
 

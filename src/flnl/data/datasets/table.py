@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.core.images import Indices, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
 from flnl.data.datasets.sheet import Sheet, every
-from flnl.data.owners import Owners
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,8 @@ class Table(Sheet):
         """
         rows = self.divided(left_out=self.leave_out)
         columns = [one for one in rows.train if one not in (self.label, self.truth, self.client, *self.leave_out)]
-        return _assembled(
-            self,
-            classes=rows.classes,
-            x=(_values(rows.train, columns, self.told[0]), _values(rows.test, columns, self.told[1])),
-            columns=columns,
-            test_labels=rows.test_labels,
-            truth=rows.truth,
-            given=rows.given,
-            owners=rows.owners,
-            test_owners=rows.test_owners,
-        )
+        x = _values(rows.train, columns, self.told[0]), _values(rows.test, columns, self.told[1])
+        return _assembled(self, x, columns, rows.known)
 
 
 @dataclass(frozen=True)
@@ -85,14 +74,10 @@ class Bundled:
             ) from error
         tested = every(labels, 5)
         train = np.setdiff1d(np.arange(len(labels)), tested)
-        return _assembled(
-            self,
-            classes=COVERS if self.name == "covertype" else tuple(map(str, source.target_names)),
-            x=(source.data[train], source.data[tested]),
-            columns=list(map(str, source.feature_names)),
-            test_labels=labels[tested],
-            truth=labels[train],
-        )
+        classes = COVERS if self.name == "covertype" else tuple(map(str, source.target_names))
+        known = {"classes": classes, "test_labels": labels[tested], "truth": labels[train]}
+        x = source.data[train], source.data[tested]
+        return _assembled(self, x, list(map(str, source.feature_names)), known)
 
 
 COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow", "aspen", "douglas-fir", "krummholz")
@@ -100,32 +85,21 @@ COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow",
 
 def _assembled(
     part: Table | Bundled,
-    *,
-    classes: Sequence[str],
     x: tuple[NDArray[Any], NDArray[Any]],
     columns: list[str],
-    test_labels: Labels,
-    truth: Labels | None,
-    given: Labels | None = None,
-    owners: Owners | None = None,
-    test_owners: Indices | None = None,
+    known: Mapping[str, Any],
 ) -> Dataset:
     train, test = stored(x[0], "dataset.file: training rows"), stored(x[1], "dataset.file: test rows")
     return assemble(
         name=part.name,
-        classes=classes,
         train=train,
         test=test,
-        test_labels=test_labels,
         transform=prepared(train, part.normalize),
-        truth=truth,
-        given=given,
-        owners=owners,
-        test_owners=test_owners,
         texts=RowTexts(train.pixels.numpy(), columns),
         train_size=None,
         train_sample=part.train_sample,
         test_size=part.test_size,
+        **known,
     )
 
 

@@ -15,7 +15,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.core.images import Indices, Labels
+from flnl.core.images import Labels
 from flnl.core.inputs import PAD, UNKNOWN
 from flnl.core.ranges import PathText, PositiveCount
 from flnl.data.dataset import Dataset
@@ -23,7 +23,6 @@ from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import check, expand
 from flnl.data.datasets.sheet import Sheet
 from flnl.data.images import TensorImages
-from flnl.data.owners import Owners
 from flnl.data.preparations import Tokens
 
 log = logging.getLogger(__name__)
@@ -96,16 +95,7 @@ class Text(Sheet):
             raise UserError(f"dataset.text={self.text}: no text has a word; name the columns of text")
         if empty := sum(not words(text) for text in texts[0]):
             log.warning("dataset.text: %d of %d training texts have no word", empty, len(texts[0]))
-        return _assembled(
-            self,
-            classes=rows.classes,
-            texts=texts,
-            test_labels=rows.test_labels,
-            truth=rows.truth,
-            given=rows.given,
-            owners=rows.owners,
-            test_owners=rows.test_owners,
-        )
+        return _assembled(self, texts, rows.known)
 
 
 AG_NEWS = {
@@ -138,13 +128,9 @@ class AgNews:
         """
         root = expand(self.root)
         parts = [_news(root / name, md5 if self.verify else None) for name, md5 in AG_NEWS.items()]
-        return _assembled(
-            self,
-            classes=("World", "Sports", "Business", "Sci/Tech"),
-            texts=(parts[0][0], parts[1][0]),
-            test_labels=parts[1][1],
-            truth=parts[0][1],
-        )
+        (texts, labels), (test_texts, test_labels) = parts
+        known = {"classes": ("World", "Sports", "Business", "Sci/Tech"), "truth": labels, "test_labels": test_labels}
+        return _assembled(self, (texts, test_texts), known)
 
 
 def _news(path: Path, md5: str | None) -> tuple[list[str], Labels]:
@@ -169,29 +155,16 @@ def _news(path: Path, md5: str | None) -> tuple[list[str], Labels]:
     return texts, np.array(labels, np.int64)
 
 
-def _assembled(
-    part: Text | AgNews,
-    *,
-    classes: Sequence[str],
-    texts: Sequence[list[str]],
-    test_labels: Labels,
-    truth: Labels | None,
-    given: Labels | None = None,
-    owners: Owners | None = None,
-    test_owners: Indices | None = None,
-) -> Dataset:
+def _assembled(part: Text | AgNews, texts: Sequence[list[str]], known: Mapping[str, Any]) -> Dataset:
     split = [[words(text) for text in of_part] for of_part in texts]
     longest = max(1, *(len(text) for of_part in split for text in of_part))
     length = longest if part.max_len is None else min(part.max_len, longest)
     ids = vocabulary(split[0], part.vocabulary)
     train, test = (TensorImages(torch.from_numpy(encoded(of_part, ids, length))) for of_part in split)
-    known: dict[str, Any] = {"truth": truth, "given": given, "owners": owners, "test_owners": test_owners}
     return assemble(
         name=part.name,
-        classes=classes,
         train=train,
         test=test,
-        test_labels=test_labels,
         transform=Tokens(part.vocabulary, length),
         texts=texts[0],
         train_size=None,
