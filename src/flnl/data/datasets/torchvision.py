@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +35,44 @@ DIGITS = tuple("0123456789")
 
 
 @dataclass(frozen=True)
-class Cifar:
-    """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; random crops padded by 4, random flips."""
-
-    name: Literal["cifar10", "cifar100"]
+class _Fetched:
+    name: str
     root: PathText
     download: Annotated[bool, FromFiles(False)]
     mirror: Annotated[PathText | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
-    normalize: Literal["default", "imagenet"]
-    augment: bool
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+
+    def _provide(self, files: Mapping[Path, str], published: Published) -> None:
+        provide(files, published, Access(self.download, self.mirror, self.verify, self.timeout))
+
+    def _assembled(
+        self, splits: Sequence[tuple[Tensor, Labels]], classes: Sequence[str], transform: Transform, **more: Any
+    ) -> Dataset:
+        (train, truth), (test, test_labels) = splits
+        return assemble(
+            name=self.name,
+            classes=classes,
+            train=TensorImages(train),
+            test=TensorImages(test),
+            test_labels=test_labels,
+            transform=transform,
+            truth=truth,
+            train_size=self.train_size,
+            test_size=self.test_size,
+            **more,
+        )
+
+
+@dataclass(frozen=True)
+class Cifar(_Fetched):
+    """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; random crops padded by 4, random flips."""
+
+    name: Literal["cifar10", "cifar100"]
+    normalize: Literal["default", "imagenet"]
+    augment: bool
 
     def __call__(self) -> Dataset:
         """Load the data set; the labels are the truth."""
@@ -60,8 +85,7 @@ class Cifar:
         title = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[self.name]
         published = Published(title, root, (base,), {archive: kind.tgz_md5})
         files = {**dict(kind.train_list), **dict(kind.test_list), kind.meta["filename"]: kind.meta["md5"]}
-        access = Access(self.download, self.mirror, self.verify, self.timeout)
-        provide({folder / name: md5 for name, md5 in files.items()}, published, access)
+        self._provide({folder / name: md5 for name, md5 in files.items()}, published)
 
         with _reading(folder):
             # Files that differ from the published ones were refused above, or are accepted by verify=false.
@@ -72,31 +96,15 @@ class Cifar:
         ten = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         hundred = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
         mean, std = IMAGENET if self.normalize == "imagenet" else ten if self.name == "cifar10" else hundred
-        return assemble(
-            name=self.name,
-            classes=classes,
-            train=TensorImages(splits[0][0]),
-            test=TensorImages(splits[1][0]),
-            test_labels=splits[1][1],
-            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=self.augment),
-            truth=splits[0][1],
-            train_size=self.train_size,
-            test_size=self.test_size,
-        )
+        transform = Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=self.augment)
+        return self._assembled(splits, classes, transform)
 
 
 @dataclass(frozen=True)
-class Mnist:
+class Mnist(_Fetched):
     """MNIST or Fashion-MNIST: 60,000 and 10,000 grey images of 28x28, without augmentation."""
 
     name: Literal["mnist", "fashion_mnist"]
-    root: PathText
-    download: Annotated[bool, FromFiles(False)]
-    mirror: Annotated[PathText | None, FromFiles(None)]
-    verify: bool
-    timeout: Positive  # seconds
-    train_size: PositiveCount | None
-    test_size: PositiveCount | None
     # Records of earlier versions lack the keys that follow.
     train_sample: Annotated[PositiveCount | None, Neutral(None)] = None
     groups: Annotated[Literal["writers"] | None, Neutral(None)] = None
@@ -122,8 +130,7 @@ class Mnist:
         bases, package = [base.rstrip("/") for base in kind.mirrors], None if self.name == "mnist" else FASHION_PACKAGE
         published = Published(kind.__name__, folder, bases, archives, package)
         contents = MNIST_CONTENTS if self.name == "mnist" else FASHION_CONTENTS
-        wanted = {folder / name: md5 for name, md5 in contents.items()}
-        provide(wanted, published, Access(self.download, self.mirror, self.verify, self.timeout))
+        self._provide({folder / name: md5 for name, md5 in contents.items()}, published)
 
         with _reading(folder):
             # Without this, torchvision would read files that its earlier versions have processed.
@@ -132,39 +139,26 @@ class Mnist:
             splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
         owners = None if self.groups is None else _writers(folder / TRAIN_LABELS)
         normalization = ((0.1307,), (0.3081,)) if self.name == "mnist" else ((0.2860,), (0.3530,))
-        return assemble(
-            name=self.name,
-            classes=DIGITS if self.name == "mnist" else tuple(kind.classes),
-            train=TensorImages(splits[0][0]),
-            test=TensorImages(splits[1][0]),
-            test_labels=splits[1][1],
-            transform=Transform((28, 28), *normalization),
-            truth=splits[0][1],
+        return self._assembled(
+            splits,
+            DIGITS if self.name == "mnist" else tuple(kind.classes),
+            Transform((28, 28), *normalization),
             owners=owners,
             # The test images are of other people.
             test_owners=None if owners is None else np.full(len(splits[1][1]), LEFT_OUT, np.int64),
-            train_size=self.train_size,
             train_sample=self.train_sample,
-            test_size=self.test_size,
         )
 
 
 @dataclass(frozen=True)
-class Svhn:
+class Svhn(_Fetched):
     """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; random crops padded by 4.
 
     ``flip`` also flips digits at random, as FedNoisy's program does.
     """
 
     name: Literal["svhn"]
-    root: PathText
-    download: Annotated[bool, FromFiles(False)]
-    mirror: Annotated[PathText | None, FromFiles(None)]
-    verify: bool
-    timeout: Positive  # seconds
     augment: bool
-    train_size: PositiveCount | None
-    test_size: PositiveCount | None
     flip: Annotated[bool, Neutral(False)] = False
 
     def __call__(self) -> Dataset:
@@ -175,25 +169,16 @@ class Svhn:
         listed = [datasets.SVHN.split_list[split] for split in ("train", "test")]
         files = {name: md5 for _, name, md5 in listed}
         published = Published("SVHN", root, (listed[0][0].rpartition("/")[0],), files)
-        access = Access(self.download, self.mirror, self.verify, self.timeout)
-        provide({root / name: md5 for name, md5 in files.items()}, published, access)
+        self._provide({root / name: md5 for name, md5 in files.items()}, published)
 
         with _reading(root):
             reader: Any = type("SVHN", (datasets.SVHN,), {"_check_integrity": lambda _: True})
             sets = [reader(root, split=split) for split in ("train", "test")]
             splits = [_split(s.data, s.labels, 10) for s in sets]
         mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
-        return assemble(
-            name=self.name,
-            classes=DIGITS,
-            train=TensorImages(splits[0][0]),
-            test=TensorImages(splits[1][0]),
-            test_labels=splits[1][1],
-            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=self.augment and self.flip),
-            truth=splits[0][1],
-            train_size=self.train_size,
-            test_size=self.test_size,
-        )
+        flip = self.augment and self.flip
+        transform = Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=flip)
+        return self._assembled(splits, DIGITS, transform)
 
 
 TRAIN_LABELS = "train-labels-idx1-ubyte"
