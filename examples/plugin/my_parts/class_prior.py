@@ -51,11 +51,7 @@ class ClassPriors(Exchange):
 
     sends: ClassVar[tuple[type, ...]] = (ClassPrior,)
     reports: ClassVar[tuple[type, ...]] = (LabelCounts,)
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        """How many labels of each class a client has, in the clear: at a site, it must be allowed."""
-        return {LabelCounts: math.inf}
+    reveals: ClassVar[Mapping[type, float]] = {LabelCounts: math.inf}  # in the clear: at a site, it must be allowed
 
     def init(self, clients: int, params: Params) -> ClassPrior:
         """Nothing is known."""

@@ -29,10 +29,7 @@ class TrueNoiseRates(Exchange):
     """
 
     sends: ClassVar[tuple[type, ...]] = (OwnNoiseRate,)
-
-    @property
-    def aid(self) -> tuple[type, ...]:
-        return (Oracle,)
+    aid: ClassVar[tuple[type, ...]] = (Oracle,)
 
     def init(self, clients: int, params: Params) -> Tensor:
         """No rates yet: NaN, float64 [clients]."""

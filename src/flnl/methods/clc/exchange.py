@@ -53,15 +53,12 @@ class Consensus(Exchange):
     sends: ClassVar[tuple[type, ...]] = (ClassThresholds, HeldOut)
     reports: ClassVar[tuple[type, ...]] = (ClassConfidence, UsedSamples)
     keeps: ClassVar[tuple[type, ...]] = (HeldOut,)
+    reveals: ClassVar[Mapping[type, float]] = {ClassConfidence: math.inf}
     margin: Share
     decimals: Count | None
 
     def init(self, clients: int, params: Params) -> ClassThresholds | None:
         return None
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        return {ClassConfidence: math.inf}
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened]:
         return MeasureConfidence(self.decimals)

@@ -41,12 +41,8 @@ class LearningQualityMean(Aggregator[QualitySum]):
     """
 
     reads: ClassVar[tuple[type, ...]] = (QualityEstimates,)
+    by_samples: ClassVar[bool] = True  # always: the number of samples is a factor beside the quality, or of it
     nonpositive: Literal["best", "skip"]
-
-    @property
-    def by_samples(self) -> bool:
-        """Always: the number of samples is a factor beside the quality, or of it."""
-        return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> QualitySum:
         """Weighted sums over a few clients; weights are relative to the highest quality of all clients."""

@@ -18,12 +18,8 @@ class QualityMean(WeightedMean):
     """
 
     reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    by_samples: ClassVar[bool] = True  # always: the quality is a factor beside the number of samples
     weights: Literal["quality", "samples"]
-
-    @property
-    def by_samples(self) -> bool:
-        """Always: the quality is a factor beside the number of samples."""
-        return True
 
     def weights_of(self, results: Sequence[ClientResult], known: Payload) -> list[float]:
         rho = known.one(ClientQualities).value

@@ -82,16 +82,13 @@ class LabelSieve(Exchange):
     sends: ClassVar[tuple[type, ...]] = (RightLabels, RefinedLabels)
     reports: ClassVar[tuple[type, ...]] = (SampleLosses,)
     keeps: ClassVar[tuple[type, ...]] = (MeanLosses, RefinedLabels)
+    reveals: ClassVar[Mapping[type, float]] = {SampleLosses: math.inf}
     beta: Share
     confidence: Share
     threshold: Share
     sticky: bool
     sieve: Sieve
     stage: StageNumber
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        return {SampleLosses: math.inf}
 
     def begins(self, lengths: Sequence[int]) -> int:
         """The first round of the stage that refines labels."""

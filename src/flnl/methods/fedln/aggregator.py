@@ -15,10 +15,7 @@ class NoiseAwareMean(WeightedMean):
     """``Σ_k w_k θ_k / Σ_k w_k`` with the weights found from energies, n_k for a client that has not been judged."""
 
     reads: ClassVar[tuple[type, ...]] = (NoiseAwareWeights,)
-
-    @property
-    def by_samples(self) -> bool:
-        return True
+    by_samples: ClassVar[bool] = True
 
     def weights_of(self, results: Sequence[ClientResult], known: Payload) -> list[float]:
         found = known.one(NoiseAwareWeights).value

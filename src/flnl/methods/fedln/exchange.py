@@ -70,6 +70,7 @@ class NoiseAware(Exchange):
 
     reports: ClassVar[tuple[type, ...]] = (Energies,)
     knows: ClassVar[tuple[type, ...]] = (NoiseAwareWeights,)
+    reveals: ClassVar[Mapping[type, float]] = {Energies: math.inf}
     percentile: Annotated[float, Interval(ge=0, le=100)]
     threshold: Share
     keep: Share
@@ -82,10 +83,6 @@ class NoiseAware(Exchange):
     @property
     def available_from(self) -> int:
         return self.stage
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        return {Energies: math.inf}
 
     def init(self, clients: int, params: Params) -> EnergyState:
         nan = torch.full((clients,), torch.nan, dtype=torch.float64)

@@ -52,13 +52,9 @@ class DistanceAware(Aggregator[tuple[ClientResult, ...]]):
     """
 
     reads: ClassVar[tuple[type, ...]] = (ClientTags,)
+    by_samples: ClassVar[bool] = True  # always: the distance is a factor beside the number of samples
     distance: Distance
     buffers: bool
-
-    @property
-    def by_samples(self) -> bool:
-        """Always: the distance is a factor beside the number of samples."""
-        return True
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> tuple[ClientResult, ...]:
         """The models of a few clients, without what stays on clients."""

@@ -71,17 +71,13 @@ class ClientDetection(Exchange):
     sends: ClassVar[tuple[type, ...]] = (ClientTag,)
     reports: ClassVar[tuple[type, ...]] = (ClassLosses,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
+    reveals: ClassVar[Mapping[type, float]] = {ClassLosses: math.inf}  # which classes it lacks, how hard each is
     inference_augment: bool
     stage: StageNumber
 
     @property
     def available_from(self) -> int:
         return self.stage
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        """Which classes the client lacks, and how hard each is."""
-        return {ClassLosses: math.inf}
 
     def init(self, clients: int, params: Params) -> TagState:
         return TagState(torch.zeros(clients, dtype=torch.bool), torch.empty(clients, 0, dtype=torch.float64))

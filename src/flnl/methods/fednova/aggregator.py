@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -35,11 +35,8 @@ class NormalisedMean(Aggregator[Normalised]):
     Running statistics are averaged with p_k; integer buffers take the maximum.
     """
 
+    by_samples: ClassVar[bool] = True
     tau_eff: Literal["length", "steps"]
-
-    @property
-    def by_samples(self) -> bool:
-        return True
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why what the steps add up to is not known, not defined, or not what clients send."""

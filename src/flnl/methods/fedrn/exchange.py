@@ -74,6 +74,7 @@ class ReliableNeighbours(Exchange):
     sends: ClassVar[tuple[type, ...]] = (Neighbours,)
     reports: ClassVar[tuple[type, ...]] = (Reliability,)
     keeps: ClassVar[tuple[type, ...]] = (LastModel, CleanSamples)
+    reveals: ClassVar[Mapping[type, float]] = {Neighbours: math.inf}
     neighbours: Count
     alpha: Share
     threshold: Share
@@ -86,10 +87,6 @@ class ReliableNeighbours(Exchange):
     def available_from(self) -> int:
         """The stage in which clients begin to choose samples."""
         return self.stage
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        return {Neighbours: math.inf}
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         """Why the neighbours' last layers cannot be trained, or models not be asked what they make of noise."""

@@ -15,10 +15,7 @@ class CleanMean(WeightedMean):
     """``Σ n_k θ_k / Σ n_k`` over the clients of the cohort that are not noisy; the received model if there are none."""
 
     reads: ClassVar[tuple[type, ...]] = (ClientTags,)
-
-    @property
-    def by_samples(self) -> bool:
-        return True
+    by_samples: ClassVar[bool] = True
 
     def weights_of(self, results: Sequence[ClientResult], known: Payload) -> list[float]:
         noisy = known.one(ClientTags).noisy

@@ -106,6 +106,7 @@ class Subspaces(Exchange):
     reports: ClassVar[tuple[type, ...]] = (Alikeness, ClassSubspaces)
     keeps: ClassVar[tuple[type, ...]] = (RelabelledSamples,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
+    reveals: ClassVar[Mapping[type, float]] = {ClassSubspaces: math.inf}  # samples of each class, and their features
     fewest: PositiveCount
     every: Count
     residuals: PositiveCount
@@ -216,11 +217,6 @@ class Subspaces(Exchange):
 
     def known(self, state: SubspaceState) -> tuple[Any, ...]:
         return (ClientTags(state.noisy),)
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        """How many samples of each class the client has, and what their features look like."""
-        return {ClassSubspaces: math.inf}
 
     def own(self, state: SubspaceState, client: int) -> SubspaceState:
         """Whether the client is noisy, and what it has sent; zeros if it has sent nothing and others were compared."""

@@ -66,14 +66,11 @@ class NoiseRates(Exchange):
     """
 
     reports: ClassVar[tuple[type, ...]] = (Agreement,)
+    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
 
     prior: Literal["shared", "shift"]
     wrong: Wrong
     rounds: Literal["peak", "all"] | list[PositiveCount]
-
-    @property
-    def aid(self) -> tuple[type, ...]:
-        return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> NoiseRateState:
         return NoiseRateState(torch.full((clients,), torch.nan, dtype=torch.float64))

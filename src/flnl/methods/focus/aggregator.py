@@ -27,11 +27,7 @@ class CredibilityMean(Aggregator[CredibleSum]):
     """
 
     reads: ClassVar[tuple[type, ...]] = (Credibilities,)
-
-    @property
-    def by_samples(self) -> bool:
-        """Always: the number of samples is a factor beside the credibility."""
-        return True
+    by_samples: ClassVar[bool] = True  # always: the number of samples is a factor beside the credibility
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> CredibleSum:
         credible = known.one(Credibilities).value

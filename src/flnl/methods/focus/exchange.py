@@ -50,12 +50,9 @@ class Credibility(Exchange):
 
     reports: ClassVar[tuple[type, ...]] = (GlobalLoss,)
     knows: ClassVar[tuple[type, ...]] = (Credibilities,)
+    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
 
     alpha: Positive
-
-    @property
-    def aid(self) -> tuple[type, ...]:
-        return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> CredibilityState:
         return CredibilityState(torch.full((clients,), torch.nan, dtype=torch.float64), {})

@@ -50,13 +50,10 @@ class ClassCentroids(Exchange):
     sends: ClassVar[tuple[type, ...]] = (GlobalCentroids,)
     reports: ClassVar[tuple[type, ...]] = (ClientCentroids,)
     keeps: ClassVar[tuple[type, ...]] = (DoubtedSamples,)
+    reveals: ClassVar[Mapping[type, float]] = {ClientCentroids: math.inf}
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         return () if any(isinstance(part, RoFL) for part in stage) else ("method/local=[rofl]",)
-
-    @property
-    def reveals(self) -> Mapping[type, float]:
-        return {ClientCentroids: math.inf}
 
     def init(self, clients: int, params: Params) -> CentroidState:
         return CentroidState()

@@ -37,16 +37,13 @@ class ShapleyRelevance(Exchange):
     """
 
     knows: ClassVar[tuple[type, ...]] = (SelectionScores,)
+    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
     keep: Share
     gain: NonNegative
     temperature: Positive
     permutations: PositiveCount
     tolerance: NonNegative
     weights: Literal["uniform", "samples"]
-
-    @property
-    def aid(self) -> tuple[type, ...]:
-        return (Benchmark,)
 
     def init(self, clients: int, params: Params) -> Relevance:
         """All clients have relevance 1/N."""
