@@ -12,6 +12,7 @@ from PIL import Image
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.datasets import clothing1m as module
+from flnl.data.datasets.assemble import chosen
 from flnl.data.datasets.clothing1m import Clothing1M
 from tests.toys import of_images
 
@@ -124,6 +125,39 @@ def test_sizes_are_balanced(tmp_path: Path):
     assert data.ids == tuple(TRAIN[:14])
     assert len(data.test) == len(data.test_labels) == 3
     assert data.fingerprint != part(tmp_path)().fingerprint
+
+
+def test_a_balanced_sample_is_of_the_whole_list(tmp_path: Path):
+    """FedNoisy's 64,000: images of a shuffled list while their class has fewer than 64,000/14."""
+    write(tmp_path)
+    data = part(tmp_path, train_sample=20)()
+    count = np.bincount(data.labels, minlength=14)
+    assert count.sum() == 20
+    assert set(count.tolist()) == {1, 2}, "14 classes of two images: at most 20/14, rounded up"
+    assert [TRAIN.index(path) % 14 for path in data.ids or ()] == data.labels.tolist()
+    assert data.ids != part(tmp_path, train_size=20)().ids, "which are the first"
+    assert data.fingerprint == part(tmp_path, train_sample=20)().fingerprint
+    assert len(data.test) == len(TEST)
+    with pytest.raises(UserError, match=r"^dataset\.train_size=14 and dataset\.train_sample=20: set one"):
+        part(tmp_path, train_size=14, train_sample=20)()
+    with pytest.raises(UserError, match=r"^dataset\.train_sample=29: the data set has only 28 samples$"):
+        part(tmp_path, train_sample=29)()
+
+
+def test_fednoisys_sample_has_at_most_4572_of_each_class():
+    labels = stream(1, "labels").choice(14, 300_000, p=np.arange(4, 18) / 147)
+    keep = chosen(labels, "train", None, 64_000)
+    assert keep is not None
+    assert sorted(np.bincount(labels[keep]).tolist()) == [4571] * 8 + [4572] * 6
+
+
+def test_only_the_images_of_a_sample_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path)
+    monkeypatch.setattr(module, "SIZES", {"noisy_train": 28, "clean_test": 14})
+    wanted = part(tmp_path, train_sample=20)().ids or ()
+    for path in {*TRAIN} - {*wanted, *TEST}:
+        (tmp_path / "images" / path).unlink()
+    assert part(tmp_path, verify=True, train_sample=20)().ids == wanted
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
+from flnl.data.datasets.assemble import chosen
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.listed import Listed, assembled
 from flnl.data.image_names import images_below
@@ -46,13 +47,13 @@ class Animal10N:
             UserError: if folders, names and images do not match.
         """
         root = expand(self.root)
-        train = self._split(root / "training", self.train_size, "dataset.train_size")
-        test = self._split(root / "testing", self.test_size, "dataset.test_size")
+        train = self._split(root / "training", "train", self.train_size)
+        test = self._split(root / "testing", "test", self.test_size)
         mean, std = IMAGENET
         data = assembled(self.name, CLASSES, train, test, Transform((64, 64), mean, std, flip=self.augment))
         return replace(data, train=train[0].in_memory(), test=test[0].in_memory()) if self.in_memory else data
 
-    def _split(self, folder: Path, take: int | None, key: str) -> tuple[ImageFiles, Labels]:
+    def _split(self, folder: Path, split: str, size: int | None) -> tuple[ImageFiles, Labels]:
         if not folder.is_dir():
             raise UserError(
                 f"dataset.root: there is no folder {folder}: request Animal-10N at https://dm.kaist.ac.kr/datasets/"
@@ -63,8 +64,9 @@ class Animal10N:
         expected = SIZES[folder.name]
         listed.expect(len(names) == expected, f"{folder} has {len(names)} images, not {expected}")
         labels = np.array([_label(folder, name) for name in names], np.int64)
+        keep = chosen(labels, split, size)
         return listed.images(
-            folder, names, labels, size=64, crop_from=64, take=take, key=key, named_by=f"the folder {folder.name}"
+            folder, names, labels, size=64, crop_from=64, keep=keep, named_by=f"the folder {folder.name}"
         )
 
 

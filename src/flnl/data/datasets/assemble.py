@@ -56,16 +56,8 @@ def assemble(
         raise ValueError("a data set needs given labels or the truth")
     _tell_of_lacking(classes, labels, f"dataset.name={name}: no training sample", "models cannot learn")
     _tell_of_lacking(classes, test_labels, f"dataset.name={name}: no test sample", "the test accuracy leaves out")
-    if train_size is not None and train_sample is not None:
-        raise UserError(
-            f"dataset.train_size={train_size} and dataset.train_sample={train_sample}: set one, the first or drawn ones"
-        )
-    if train_size is not None or train_sample is not None:
-        keep = (
-            balanced(labels, train_size, "dataset.train_size")
-            if train_size is not None
-            else drawn(labels, train_sample or 0, "dataset.train_sample")
-        )
+    keep = chosen(labels, "train", train_size, train_sample)
+    if keep is not None:
         if owners is not None and train_size is not None:
             _tell_of_lost(owners, keep, train_size)
         train = train.take(keep)
@@ -73,8 +65,8 @@ def assemble(
         people = None if people is None else people[:, keep]
         texts = None if texts is None else tuple(texts[i] for i in keep.tolist())
         ids = tuple(str(i) if ids is None else ids[i] for i in keep.tolist())
-    if test_size is not None:
-        keep = balanced(test_labels, test_size, "dataset.test_size")
+    keep = chosen(test_labels, "test", test_size)
+    if keep is not None:
         test, test_labels = test.take(keep), test_labels[keep]
         test_owners = None if test_owners is None else test_owners[keep]
     arrays = (truth, given, clients, test_labels)
@@ -137,6 +129,23 @@ def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> 
     for array in arrays:
         digest.update(b"-" if array is None else np.ascontiguousarray(array, np.int64).tobytes())
     return digest.hexdigest()
+
+
+def chosen(labels: Labels, split: str, size: int | None, sample: int | None = None) -> Indices | None:
+    """The positions that ``dataset.SPLIT_size`` keeps (``balanced``), or ``dataset.SPLIT_sample`` (``drawn``).
+
+    None for all, ascending otherwise.
+
+    Raises:
+        UserError: if both are set, or there are fewer samples.
+    """
+    if size is not None and sample is not None:
+        raise UserError(
+            f"dataset.{split}_size={size} and dataset.{split}_sample={sample}: set one, the first or drawn ones"
+        )
+    if sample is not None:
+        return drawn(labels, sample, f"dataset.{split}_sample")
+    return None if size is None else balanced(labels, size, f"dataset.{split}_size")
 
 
 def balanced(labels: Labels, size: int, key: str) -> Indices:

@@ -12,8 +12,9 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
-from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
+from flnl.core.ranges import FromFiles, Neutral, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
+from flnl.data.datasets.assemble import chosen
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.listed import Listed, assembled, labelled_paths, lines_of
 from flnl.data.images import ImageFiles
@@ -62,6 +63,7 @@ class Clothing1M:
     fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next two
     cache: Annotated[str | None, FromFiles(None)] = None
     noise_rate: Share | None = None  # estimated share of wrong labels, for methods that are given one; changes no data
+    train_sample: Annotated[PositiveCount | None, Neutral(None)] = None
 
     def __call__(self) -> Dataset:
         """Load the data set; the given labels are the noisy ones, and there is no truth.
@@ -70,13 +72,13 @@ class Clothing1M:
             UserError: if lists, labels and images do not match.
         """
         root = expand(self.root)
-        train = self._split(root, "noisy_train", "noisy", self.train_size, "dataset.train_size")
-        test = self._split(root, "clean_test", "clean", self.test_size, "dataset.test_size")
+        train = self._split(root, "noisy_train", "noisy")
+        test = self._split(root, "clean_test", "clean")
         # The second pair is computed on this data set, as in DivideMix.
         mean, std = IMAGENET if self.normalize == "imagenet" else ((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
         return assembled(self.name, CLASSES, train, test, Transform((224, 224), mean, std, flip=self.augment))
 
-    def _split(self, root: Path, split: str, kind: str, size: int | None, key: str) -> tuple[ImageFiles, Labels]:
+    def _split(self, root: Path, split: str, kind: str) -> tuple[ImageFiles, Labels]:
         """The images of a key list, and their labels [n] from the label file of ``kind`` (noisy or clean).
 
         Some images have both a noisy and a clean label; reading both files into one table would mix them.
@@ -87,14 +89,19 @@ class Clothing1M:
         )
         labels = _look_up(paths, _label_file(root, f"{kind}_label_kv.txt"), f"{kind}_label_kv.txt")
         folder = root / "images" if (root / "images").is_dir() else root
+        training = split == "noisy_train"
+        keep = (
+            chosen(labels, "train", self.train_size, self.train_sample)
+            if training
+            else chosen(labels, "test", self.test_size)
+        )
         return self._listed.images(
             folder,
             paths,
             labels,
             size=224,
-            crop_from=256 if self.augment and split == "noisy_train" else 224,
-            take=size,
-            key=key,
+            crop_from=256 if self.augment and training else 224,
+            keep=keep,
             named_by=f"{split}_key_list.txt",
         )
 

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.core.images import Labels
+from flnl.core.images import Indices, Labels
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.assemble import assemble, balanced
+from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.transforms import Transform
@@ -51,8 +51,7 @@ class Listed:
         *,
         size: int,
         crop_from: int,
-        take: int | None,
-        key: str,
+        keep: Indices | None,
         named_by: str,
     ) -> tuple[ImageFiles, Labels]:
         """Those of ``paths`` below ``folder`` that are there, and their labels.
@@ -63,15 +62,13 @@ class Listed:
             labels: [N].
             size: side of the network's inputs.
             crop_from: side of the images that random crops are taken from.
-            take: number of images, equally many of each class; None for all. It is applied before a million files are
-                looked for.
-            key: the option that sets it.
+            keep: the positions that are wanted; None for all. No other file is looked for.
             named_by: what names the images, for the message if there is none.
 
         Raises:
             UserError: if images are missing under ``verify``, or all are.
         """
-        keep = np.arange(len(paths)) if take is None else balanced(labels, take, key)
+        keep = np.arange(len(paths)) if keep is None else keep
         chosen = [paths[i] for i in keep.tolist()]
         sizes = file_sizes(folder, chosen)
         absent = np.flatnonzero(sizes == 0)

@@ -10,6 +10,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
+from flnl.data.datasets.assemble import chosen
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.listed import Listed, assembled, labelled_paths, lines_of
 from flnl.data.image_names import images_below
@@ -101,8 +102,7 @@ class WebVision:
             labels,
             size=self.image_size,
             crop_from=self.crop_from if training and self.augment else self.image_size,
-            take=self.train_size if training else self.test_size,
-            key=f"dataset.{split}_size",
+            keep=chosen(labels, split, self.train_size if training else self.test_size),
             named_by="the lists in info",
         )
 
