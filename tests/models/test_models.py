@@ -46,8 +46,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "preact_resnet18": ({"stem": 4, "width": 4, "blocks": [1, 2], "dropout": 0.0}, (3, 8, 8)),
     "wrn28_10": ({"stem": 3, "width": 6, "blocks": [2, 1], "released": True}, (3, 8, 8)),
     "resnet18_imagenet": ({}, CIFAR),
+    "inception_resnet_v2": ({"blocks": [1, 1, 2]}, (3, 75, 75)),
 }
-EACH = pytest.mark.parametrize("name", CASES)
+SLOW = {"inception_resnet_v2"}
+EACH = pytest.mark.parametrize("name", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES])
 
 
 def part(name: str, /, **overrides: Any) -> Any:
@@ -108,6 +110,7 @@ def count(network: nn.Module) -> int:
         ("wrn40_2", CIFAR, 10, 2_243_546),
         ("wrn40_2", CIFAR, 100, 2_255_156),
         ("resnet50", (3, 224, 224), 14, "resnet50_C14"),
+        ("inception_resnet_v2", (3, 299, 299), 50, 54_383_314),
     ],
 )
 def test_parameter_count(name: str, shape: tuple[int, int, int], num_classes: int, expected: int | str) -> None:
@@ -202,6 +205,7 @@ def test_the_pool_of_vgg_averages_and_copies_a_single_pixel_as_a_view(size: tupl
         ("resnet34", (3, 9, 8)),
         ("resnet18_imagenet", (3, 64, 48)),
         ("resnet50", (3, 224, 224)),
+        ("inception_resnet_v2", (3, 75, 80)),
     ],
 )
 def test_takes_inputs(name: str, shape: tuple[int, int, int]) -> None:
@@ -220,6 +224,7 @@ def test_takes_inputs(name: str, shape: tuple[int, int, int]) -> None:
         ("vgg16_cifar", (3, 31, 32), "at least 32x32"),
         ("resnet18_imagenet", (1, 224, 224), "3 channels; the dataset has 1x224x224"),
         ("resnet50", (4, 64, 64), "3 channels"),
+        ("inception_resnet_v2", (1, 74, 75), "3 channels and inputs of at least 75x75"),
     ],
 )
 def test_refuses_inputs_in_one_line(name: str, shape: tuple[int, int, int], words: str) -> None:
@@ -248,6 +253,7 @@ def test_defaults_lie_in_the_ranges(name: str) -> None:
         ("resnet18", {"width": 0}),
         ("preact_resnet18", {"norm": "both"}),
         ("resnet50", {"pretrained": None}),
+        ("inception_resnet_v2", {"blocks": [10, 20]}),
     ],
 )
 def test_ranges_exclude(name: str, wrong: dict[str, Any]) -> None:
@@ -364,6 +370,34 @@ def test_a_wide_network_begins_with_kaimings_variance() -> None:
     torch.manual_seed(0)
     plain = part("wrn40_2", blocks=[1, 1], init="torch")(CIFAR, 10).body.get_submodule("layer2.0.conv1").weight
     assert plain.abs().max().item() <= (1 / (9 * 32)) ** 0.5
+
+
+def test_inception_resnet_v2_gives_what_timms_gives() -> None:
+    """The logits of timm 1.0.31's network of this name, shortened to these blocks, with the same values in order."""
+    network = part("inception_resnet_v2", blocks=[1, 1, 2])((3, 107, 139), 4).double().eval()
+    state = network.state_dict()
+    for number, name in enumerate(name for name in state if state[name].is_floating_point()):
+        tensor = state[name]
+        wave = torch.sin(0.7 * torch.arange(tensor.numel(), dtype=torch.float64) + number).view(tensor.shape)
+        if tensor.dim() > 1:
+            tensor.copy_(wave * (3 / tensor[0].numel()) ** 0.5)
+        else:
+            tensor.copy_(1 + wave / 2 if name.endswith(("weight", "running_var")) else wave / 3)
+    inputs = torch.sin(torch.arange(3 * 107 * 139, dtype=torch.float64) ** 1.5 / 50).view(1, 3, 107, 139)
+    with torch.no_grad():
+        logits = network(inputs)[0].tolist()
+    theirs = [-4756564.872460703, 897494.4867024204, 6038550.221501714, 7727999.134847143]
+    assert logits == pytest.approx(theirs, rel=1e-8)
+
+
+def test_inception_resnet_v2_halves_its_maps_where_the_paper_does() -> None:
+    network, sizes = on_meta("inception_resnet_v2", (3, 299, 299), 50), list[tuple[int, ...]]()
+    for layer in network.body.children():
+        layer.register_forward_hook(lambda _, __, out: sizes.append(tuple(out.shape[1:])))
+    network(torch.empty(1, 3, 299, 299, device="meta"))
+    maps = [shape for shape in sizes if len(shape) == 3]
+    assert [maps.count(shape) for shape in ((320, 35, 35), (1088, 17, 17), (2080, 8, 8))] == [11, 21, 11]
+    assert sizes[-1] == (1536,)
 
 
 @pytest.mark.parametrize(
