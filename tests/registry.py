@@ -90,6 +90,11 @@ REGISTRY: tuple[Entry, ...] = (
         of("cross_entropy + entropy_minimization"),
     ),
     Entry(
+        "decorrelation",
+        ("method=fedavg", "method/local=[cross_entropy,decorrelation]", *ONE_STAGE),
+        of("cross_entropy + decorrelation"),
+    ),
+    Entry(
         "temperature_scaling",
         ("method=fedavg", "method/local=[temperature_scaling]", *ONE_STAGE),
         of("temperature_scaling"),

@@ -53,6 +53,7 @@ CASES: dict[str, tuple[Words, Words]] = {
     ),
     "entropy_minimization": (local("entropy_minimization", "weight=0", "cross_entropy,"), FEDAVG),
     "entropy_minimization_later": (local("entropy_minimization", "start=4", "cross_entropy,"), FEDAVG),
+    "decorrelation": (local("decorrelation", "weight=0", "cross_entropy,"), FEDAVG),
     "truncated_gce": (local("truncated_gce", "kappa=0"), local("generalized_cross_entropy", "q=0.7")),
     "truncated_gce_later": (local("truncated_gce", "start=4"), local("generalized_cross_entropy", "q=0.7")),
     "mixup_in_no_stage": (("method=fedavg", "method/batch=mixup", "method.batch.stages=[]", "rounds=4"), FEDAVG),
@@ -70,6 +71,7 @@ ALIVE: dict[str, Words] = {
     "temperature_scaling": local("temperature_scaling", "temperature=1.01"),
     "symmetric_cross_entropy": local("symmetric_cross_entropy", "alpha=1"),
     "entropy_minimization": local("entropy_minimization", "start=3", "cross_entropy,"),
+    "decorrelation": local("decorrelation", "weight=0.01", "cross_entropy,"),
     "truncated_gce": local("truncated_gce", "start=0"),
     **{name: case for known in of_methods().values() for name, case in known.alive.items()},
 }
