@@ -22,6 +22,8 @@ OF_IMAGES = {"FedLSR", "FedRN"}
 PARTITIONS = {
     "IID": {"partition=iid_uniform"},
     "Dirichlet": {"partition=dirichlet", "partition.alpha={}"},
+    "given labels": {"partition=labels_per_client", "partition.labels={}", "partition.by=given"},
+    "given Dirichlet": {"partition=dirichlet", "partition.alpha={}", "partition.by=given"},
     "labels": {"partition=labels_per_client", "partition.labels={}"},
     "sizes Dirichlet": {"partition=quantity_skew", "partition.alpha={}"},
     "shard": {"partition=shards", "partition.shards={}"},
@@ -38,14 +40,16 @@ NOISES = {
     "symmetric 0-0.4": {"noise=group_ramp", "noise.groups=[[symmetric,null,0.0,0.4]]"},
     "symmetric 0-0.8": {"noise=group_ramp", "noise.groups=[[symmetric,null,0.0,0.8]]"},
     "pairflip 0-0.4": {"noise=group_ramp", "noise.groups=[[pairflip,null,0.0,0.4]]"},
+    "": set[str](),
     "mixed 0-0.4": {"noise=group_ramp", "noise.groups=[[symmetric,null,0.0,0.4],[pairflip,null,0.0,0.4]]"},
 }
 
 
 def expected(label: str) -> set[str]:
-    """The overrides of a column's label, such as "Dirichlet 0.5 · symmetric 0-0.4"."""
-    dealt, noise = label.split(" · ")
+    """The overrides of a column's label, such as "Dirichlet 0.5 · symmetric 0-0.4"; without noise, it is the data's."""
+    dealt, _, noise = label.partition(" · ")
     name = "labels" if "labels" in dealt else re.sub(r" [\d.]+$", "", dealt)
+    name = name if noise or f"given {name}" not in PARTITIONS else f"given {name}"
     (value,) = re.findall(r"[\d.]+", dealt) or [""]
     return {one.format(value) for one in PARTITIONS[name]} | NOISES[noise]
 
@@ -79,6 +83,8 @@ MODELS = {
     "fednoisy/mnist": ("LeNet5", 44_426),
     "fednoisy/svhn": ("VGG16Cifar", 15_245_130),
     "fednoisy/cifar10": ("VGG16Cifar", 15_245_130),
+    "fednoisy/clothing1m": ("ResNet50", 23_536_718),
+    "fednoisy/webvision": ("InceptionResNetV2", 54_383_314),
     "fnbench/cifar10": ("ResNet", 11_173_962),
     "fnbench/cifar100": ("ResNet", 21_328_292),
     "fnbench/agnews": ("FastText", 24_595_204),
@@ -87,6 +93,8 @@ MODELS = {
 """Their parameters are counted in tests/models."""
 
 THEIRS = {  # clients, fraction, rounds, epochs, batch, lr, momentum, weight decay
+    "fednoisy/clothing1m": (10, 1.0, 150, 5, 32, 0.01, 0.9, 0.0005),
+    "fednoisy/webvision": (10, 1.0, 180, 5, 64, 0.01, 0.9, 0.0005),
     "fednoisy/": (10, 1.0, 500, 5, 128, 0.01, 0.9, 0.0005),
     "fnbench/cifar": (100, 0.1, 120, 5, 64, 0.01, 0.9, 0.0005),
     "fnbench/agnews": (100, 0.1, 60, 5, 64, 0.01, 0.9, 0.0005),
@@ -119,6 +127,22 @@ def test_an_experiment_has_the_numbers_of_the_scripts(experiment: str) -> None:
     )
     assert found["model"]["_target_"].endswith(f".{MODELS[experiment][0]}")
     assert (CONF / "table" / f"{experiment.replace('/', '_')}.yaml").is_file()
+
+
+def test_fednoisys_images_are_prepared_as_by_its_program() -> None:
+    clothing, web = (
+        compose.resolved(compose.load([f"experiment=fednoisy/{name}", "method=fedavg"]))
+        for name in ("clothing1m", "webvision")
+    )
+    assert {key: clothing["dataset"][key] for key in ("train_size", "train_sample", "normalize")} == {
+        **{"train_size": None, "train_sample": 64_000},
+        "normalize": "own",
+    }
+    assert clothing["model"]["pretrained"] == "imagenet"
+    assert {key: web["dataset"][key] for key in ("classes", "image_size", "crop_from")} == {
+        **{"classes": 50, "image_size": 299},
+        "crop_from": 320,
+    }
 
 
 @pytest.mark.parametrize(("protocol", "method"), OF_METHODS)
