@@ -42,7 +42,7 @@ class Faulty(Loopback):
         return [name for name in self.desks if name not in self.away]
 
     def push(self, to: str, parts: Parts, ttl: float) -> str:
-        self.pushed.append((to, wire.texts_in(parts[0], 10**8)["kind"]))
+        self.pushed.append((to, wire.plain_in(parts[0], 10**8)["kind"]))
         return super().push(to, parts, ttl)
 
     def pull(self, ids: Sequence[str]) -> Mapping[str, Parts]:
@@ -50,7 +50,7 @@ class Faulty(Loopback):
             to, parts = self._waiting.get(number, ("", ()))
             if not to or to in self.away:
                 continue
-            match self.lost(to, wire.texts_in(parts[0], 10**8)):
+            match self.lost(to, wire.plain_in(parts[0], 10**8)):
                 case "message":
                     del self._waiting[number]
                     continue

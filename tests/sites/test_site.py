@@ -266,6 +266,19 @@ def test_what_is_no_message_is_refused(tmp_path: Path, data: Path, parts: list[b
     assert why(door_of(write_site(tmp_path / "n", "north", data)).handle(parts))
 
 
+@pytest.mark.parametrize("first", [b"", b"x"])
+def test_who_sends_a_header_that_is_too_large_is_named(tmp_path: Path, data: Path, first: bytes) -> None:
+    """At the site the server, at the server the site; a header that is there, and one that is only said to be."""
+    length = 14 * 2**20
+    parts = [wire.MAGIC + length.to_bytes(8, "little") + first * length]
+    said: list[str] = []
+    answer = why(door_of(write_site(tmp_path / "n", "north", data), said).handle(parts))
+    assert answer == "the server sent a header of 14,680,064 bytes, of which 1,048,576 are expected at most"
+    assert said == [f"refused: {answer}"]
+    with pytest.raises(UserError, match=r"^site north sent a header of 14,680,064 bytes"):
+        greeting.Held.read(parts, "north")
+
+
 def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:
     held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
     assert agreed(held, ()).sizes == SIZES

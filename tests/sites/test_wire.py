@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flnl.core.errors import UserError
 from flnl.core.payload import Payload
 from flnl.core.stored import name_of
 from flnl.methods.fedcorr.exchange import LidScore, NoiseDirective
@@ -111,6 +113,36 @@ def test_a_value_is_not_nested_without_end() -> None:
         value = [value]
     with pytest.raises(WireError, match="32 levels"):
         read(written(value))
+
+
+@pytest.mark.parametrize(
+    ("of", "piece"), [("value", "[[[[]]]],"), ("value", '{"tuple":[]},'), ("tensors", '["uint8",[0]],')]
+)
+@pytest.mark.parametrize(("size", "memory"), [(LARGEST_HEADER, 50), (14 * 2**20, 1)])
+def test_a_header_costs_little_memory(of: str, piece: str, size: int, memory: int) -> None:
+    """In MiB, and whatever it holds: a header of 14 MiB is not parsed."""
+    entries = (piece * ((size - 100) // len(piece))).removesuffix(",")
+    values = {"value": "null", "tensors": "[]", of: f"[{entries}]"}
+    header = ("{" + ",".join(f'"{name}":{text}' for name, text in values.items()) + "}").encode()
+    frame = MAGIC + len(header).to_bytes(8, "little") + header
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="header of" if size > LARGEST_HEADER else "values|kind|tensors|dtype"):
+            read(frame, EXPECTED)
+        assert tracemalloc.get_traced_memory()[1] < memory * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_value_that_nobody_would_read_is_not_written() -> None:
+    with pytest.raises(UserError, match=r"a header of 1,\d{3},\d{3} bytes, of which 1,048,576 can be sent"):
+        written("a" * LARGEST_HEADER)
+
+
+def test_a_value_has_no_more_than_so_many_entries() -> None:
+    assert len(read(written([1] * (wire.MOST_VALUES - 1)))) == wire.MOST_VALUES - 1
+    with pytest.raises(WireError, match="more than 65,536 values"):
+        read(written([1] * wire.MOST_VALUES))
 
 
 def test_a_frame_of_more_bytes_than_expected_is_not_read() -> None:

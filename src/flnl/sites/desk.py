@@ -158,8 +158,10 @@ class Desk:
         """The answer to a message; a refusal where the site does not do what it asks, whatever the bytes are."""
         try:
             return self._answer(parts)
-        except (RefusedError, WireError) as error:
-            return [messages.written(messages.REFUSED, kind=getattr(error, "kind", "refused"), why=str(error))]
+        except RefusedError as error:
+            return [messages.written(messages.REFUSED, kind=error.kind, why=str(error))]
+        except WireError as error:
+            return [messages.written(messages.REFUSED, kind="refused", why=f"the server sent {error}")]
         except Exception as error:  # its text may have values of samples or paths, also that of a user's error
             log.warning("%s: a task failed", self.data.name, exc_info=True)
             return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]

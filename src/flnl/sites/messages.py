@@ -148,8 +148,9 @@ def run_of(parts: Parts) -> str:
     Raises:
         WireError: if it is no message.
     """
-    texts = wire.texts_in(parts[0], LARGEST) if parts else {}
-    return "" if texts.get("kind") == "open" else texts.get("run", "")
+    plain = wire.plain_in(parts[0], LARGEST) if parts else {}
+    run = plain.get("run")
+    return run if isinstance(run, str) and plain.get("kind") != "open" else ""
 
 
 def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collection[type] = ()) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,17 +158,10 @@ def kind_of(parts: Parts) -> str:
 
 def glimpse(parts: Parts) -> dict[str, Any]:
     """The plain values of a header, for what is shown alone: nothing of it is checked."""
-    try:
-        start = len(wire.MAGIC) + 8
-        length = int.from_bytes(parts[0][start - 8 : start], "little")
-        if length > wire.LARGEST_HEADER:
-            return {}
-        tree = json.loads(parts[0][start : start + length])["value"]["mapping"]
-        return {
-            key: value for key, value in tree if isinstance(value, int) or (isinstance(value, str) and value.isalnum())
-        }
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return {}
+    with suppress(WireError, IndexError):
+        plain = wire.plain_in(parts[0], messages.LARGEST)
+        return {key: value for key, value in plain.items() if isinstance(value, int) or value.isalnum()}
+    return {}
 
 
 @dataclass

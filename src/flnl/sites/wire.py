@@ -25,8 +25,11 @@ from flnl.core.stored import name_of
 
 VERSION = 1
 MAGIC = b"FLNLw1\0\0"
-LARGEST_HEADER = 16 * 2**20
-"""Bytes of a header; a message of an exchange is small, and a model's header has a line for each of its tensors."""
+LARGEST_HEADER = 2**20
+"""Bytes of a header: it has a line for each tensor, and no value of a sample. What is made of it takes up to 50 times
+as much memory."""
+MOST_VALUES = 2**16
+"""Values of a header, and tensors."""
 DEEPEST = 32
 """Levels of a value."""
 MOST_DIMENSIONS = 16
@@ -52,11 +55,14 @@ def written(value: Any) -> bytes:
 
     Raises:
         TypeError: if it is or holds anything else.
+        UserError: if its header were larger than readers take.
     """
     tensors: list[Tensor] = []
     tree = _tree(value, tensors)
     about = [[NAMES[tensor.dtype], list(tensor.shape)] for tensor in tensors]
     header = json.dumps({"value": tree, "tensors": about}, separators=(",", ":")).encode()
+    if len(header) > LARGEST_HEADER:
+        raise UserError(f"a message with a header of {len(header):,} bytes, of which {LARGEST_HEADER:,} can be sent")
     bodies = (_bytes(tensor).tobytes() for tensor in tensors)
     return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *bodies])
 
@@ -114,8 +120,8 @@ def read(data: bytes, expected: Collection[type] = (), most: int | None = None) 
     return value
 
 
-def texts_in(data: bytes, most: int) -> dict[str, str]:
-    """The texts of a frame's mapping, by name; nothing else of it is made or checked.
+def plain_in(data: bytes, most: int) -> dict[str, int | str]:
+    """The numbers and texts of a frame's mapping, by name; nothing else of it is made or checked.
 
     Raises:
         WireError: if it is no frame.
@@ -123,7 +129,7 @@ def texts_in(data: bytes, most: int) -> dict[str, str]:
     match _header(data, most)[0]["value"]:
         case {"mapping": list(pairs)}:
             pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-            return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+            return {name: value for name, value in pairs if isinstance(name, str) and isinstance(value, int | str)}
     return {}
 
 
@@ -133,9 +139,11 @@ def _header(data: bytes, most: int | None) -> tuple[dict[str, Any], memoryview]:
         raise WireError(f"a frame of {len(data):,} bytes, of which {most:,} are expected at most")
     start = len(MAGIC) + 8
     if len(data) < start or data[: len(MAGIC)] != MAGIC:
-        raise WireError("these bytes are no frame of this version")
+        raise WireError("bytes that are no frame of this version")
     length = int.from_bytes(data[len(MAGIC) : start], "little")
-    if length > LARGEST_HEADER or length > len(data) - start:
+    if length > LARGEST_HEADER:
+        raise WireError(f"a header of {length:,} bytes, of which {LARGEST_HEADER:,} are expected at most")
+    if length > len(data) - start:
         raise WireError(f"a header of {length:,} bytes in a frame of {len(data):,}")
     try:
         header = json.loads(data[start : start + length])
@@ -150,6 +158,8 @@ def _tensors(about: Any, data: memoryview) -> list[Tensor]:
     """The tensors, whose sizes are checked against the bytes that there are before any is made."""
     if not isinstance(about, list):
         raise WireError("a header whose tensors are no list")
+    if len(about) > MOST_VALUES:
+        raise WireError(f"more than {MOST_VALUES:,} tensors")
     sizes = [_size(one, len(data)) for one in about]
     if sum(sizes) != len(data):
         raise WireError(f"{len(data):,} bytes of tensors, of which the header tells {sum(sizes):,}")
@@ -190,8 +200,12 @@ class _Reader:
     def __init__(self, tensors: list[Tensor], known: Known) -> None:
         self._tensors, self._known = tensors, known
         self.left = set(range(len(tensors)))
+        self._values = 0
 
     def value(self, tree: Any, depth: int = 0) -> Any:
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise WireError(f"more than {MOST_VALUES:,} values")
         if depth > DEEPEST:
             raise WireError(f"a value of more than {DEEPEST} levels")
         if isinstance(tree, list):
