@@ -1,6 +1,7 @@
 """Over a SuperLink and three SuperNodes on this machine: a simulation's bits, whatever is killed; closed doors.
 
-They need an environment with Flower: ``flnl federation install-flower``, here or where ``FLNL_FLOWER`` says.
+They need an environment with Flower: ``flnl federation install-flower``, here or where ``FLNL_FLOWER`` says. Each
+process is killed once, or ``FLNL_KILLS`` times.
 """
 
 import json
@@ -49,6 +50,7 @@ pytestmark = [
 ]
 LONGEST = 1200.0
 """Seconds of a run; Flower starts a process for each message."""
+KILLS = int(os.environ.get("FLNL_KILLS", "1"))
 FEDPROX = ("method=fedprox", "rounds=4", "fraction=0.7", "checkpoint.every=1")
 
 
@@ -219,11 +221,12 @@ def at_a_moment(killed: Callable[[Hospitals], None], one: Hospitals, name: str) 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
 @pytest.mark.parametrize("killed", [kill_site, kill_supernode, kill_relay, kill_superlink, kill_server])
+@pytest.mark.parametrize("repeat", range(KILLS))
 def test_a_run_in_which_something_is_killed_has_the_same_bits(
-    hospitals: Hospitals, killed: Callable[[Hospitals], None], tmp_path: Path
+    hospitals: Hospitals, killed: Callable[[Hospitals], None], repeat: int, tmp_path: Path
 ) -> None:
     """At a moment that is drawn, after the first round has begun; and nothing is done twice."""
-    output = killed.__name__
+    output = f"{killed.__name__}-{repeat}"
     server = hospitals.start_server([*FEDPROX, f"output={output}"])
     until = time.monotonic() + 300
     try:
