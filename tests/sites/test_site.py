@@ -1,6 +1,8 @@
 """A site's process greets, waits for approval, comes back; a run over sockets has a simulation's bits."""
 
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -163,6 +165,34 @@ def test_a_site_that_was_away_in_a_run_goes_on(sites: Sites, data: Path, tmp_pat
     words = ("method=fedavg", "rounds=3", "fraction=1.0")
     assert_same(sites.serve(tmp_path / "there", words, nodes), simulated(data, tmp_path / "here", words))
     assert len(calls) > 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
+    sites: Sites, data: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """With the rounds that were done; without it, it would wait for ``patience``."""
+    nodes, sent = sites.nodes(), list[float]()
+
+    def signalled() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    def handle(parts: Parts) -> Parts:
+        about = site.glimpse(parts)
+        if (about.get("kind"), about.get("round")) == ("task", 1):
+            nodes["north"].there = False
+            threading.Timer(0.2, signalled).start()
+            raise LostError
+        return sites.handle("north", parts)
+
+    nodes["north"].handle = handle
+    words = ("method=fedprox", "rounds=3", "fraction=1.0", "checkpoint.every=10")
+    there = sites.serve(tmp_path / "there", (*words, "executor.patience=0.002"), nodes)
+    assert time.monotonic() - sent[0] < 4
+    assert (there.record["status"], there.record["rounds"]) == ("interrupted", 1)
+    again = sites.serve(tmp_path / "there", (*words, "resume=true"))
+    assert_same(again, simulated(data, tmp_path / "here", words))
 
 
 def test_the_server_knows_how_the_model_does_at_sites(sites: Sites, data: Path, tmp_path: Path) -> None:

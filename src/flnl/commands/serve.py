@@ -5,12 +5,14 @@ flnl serve FOLDER [KEY=VALUE ...] [--rehearse] [--flower PATH]
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser
 from flnl.core.errors import Interrupted
+from flnl.run.interrupt import ended
 
 
 def parser() -> Parser:
@@ -39,6 +41,7 @@ def command(arguments: Sequence[str]) -> None:
     options = parser().parse_intermixed_args(arguments)
     from flnl.sites import serving
 
+    signal.signal(signal.SIGTERM, ended)  # until the run handles it
     if options.rehearse:
         outcome = serving.rehearse(options.folder, options.overrides)
     else:

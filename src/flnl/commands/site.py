@@ -10,12 +10,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser
 from flnl.console.terminal import print_line
-from flnl.core.errors import Interrupted, UserError
+from flnl.core.errors import UserError
+from flnl.run.interrupt import ended
 
 
 def parser() -> Parser:
@@ -89,12 +89,8 @@ def command(arguments: Sequence[str]) -> None:
     node = None if options.no_supernode else site.SuperNode(here, Flower.found(options.flower))
     if node is not None:
         print_line(site.ONE_USER, to=sys.stderr)
-    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGTERM, ended)
     site.answer_for_ever(here, node)
-
-
-def _ended(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(number)
 
 
 main = guard.entry("site", command)

@@ -6,8 +6,8 @@ import logging
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,7 @@ from flnl.core.errors import in_users_code
 from flnl.record.run import RESULT, RunRecord
 from flnl.run import opening, progress
 from flnl.run.apart import AwayError
-from flnl.run.interrupt import Interruption
+from flnl.run.interrupt import InterruptedWaiting, Interruption
 from flnl.run.overrides import replaced
 from flnl.run.reuse import check_data
 from flnl.run.session import Session
@@ -93,7 +93,7 @@ def train(
         with run, Interruption() if stop is None else nullcontext(stop) as stop:
             opened(run)
             try:
-                with progress.Bar(run.epochs, run.state.round) as bar:
+                with progress.Bar(run.epochs, run.state.round) as bar, _kept_if_waiting(run):
                     for result in run.results() if stop.number is None else ():
                         run.log(result)
                         bar.round(result)
@@ -120,6 +120,15 @@ def train(
             again = _again(overrides if typed is None else typed, run.folder.path)
             print_line(f"to go on: {command(again)}", to=sys.stderr)
         return Outcome(status, run.folder.path, record, stop.number)
+
+
+@contextmanager
+def _kept_if_waiting(run: Session) -> Iterator[None]:
+    """Leave the rounds, with a checkpoint, if a signal comes while others are awaited."""
+    try:
+        yield
+    except InterruptedWaiting:
+        run.keep(now=True)
 
 
 def _where(error: Exception, run: Session) -> str:

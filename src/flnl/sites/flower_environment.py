@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,20 +120,17 @@ def _ends_with_parent() -> Callable[[], None] | None:
     return ends
 
 
-def end(process: subprocess.Popen[bytes] | None) -> None:
-    """End a program and the processes that it has started."""
-    if process is None:
-        return
+def end(*processes: subprocess.Popen[bytes] | None, seconds: float = ENDS) -> None:
+    """End programs and the processes that they have started; kill those that have not ended after some seconds."""
+    running = [process for process in processes if process is not None]
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(ENDS)
-        except subprocess.TimeoutExpired:
-            continue
-    process.poll()
+        for process in running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        until = time.monotonic() + seconds
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
 
 
 def free_port() -> int:

@@ -12,6 +12,7 @@ from itertools import count
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
+from flnl.run.interrupt import at_once
 from flnl.sites import sockets
 from flnl.sites.messages import Parts
 
@@ -67,7 +68,8 @@ class Relayed:
 
     def nodes(self) -> Sequence[str]:
         """The sites whose nodes are connected."""
-        self._look()
+        with at_once():
+            self._look()
         return list(self._there)
 
     def push(self, to: str, parts: Parts, ttl: float) -> str:
@@ -77,7 +79,14 @@ class Relayed:
         return number
 
     def pull(self, ids: Sequence[str]) -> Mapping[str, Parts]:
-        """The answers that have come, at most every ``ASKS`` seconds; what is lost is sent again."""
+        """The answers that have come, at most every ``ASKS`` seconds; what is lost is sent again.
+
+        A signal stops a run that is here at once: what sites have done they answer again.
+        """
+        with at_once():
+            return self._pulled(ids)
+
+    def _pulled(self, ids: Sequence[str]) -> Mapping[str, Parts]:
         now = self.clock()
         for number in [one for one, message in self._waiting.items() if message.until < now]:
             del self._waiting[number]

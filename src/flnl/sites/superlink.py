@@ -31,6 +31,8 @@ READY = 90.0
 """Seconds in which a SuperLink should be ready."""
 SUBMITS = 30.0
 """Seconds in which a relay should have connected, before it is submitted again."""
+LEAVES = 1.0
+"""Seconds that SuperLink and gate have to end when the server does; nothing is lost if they are killed."""
 HERE = "127.0.0.1"
 
 
@@ -119,8 +121,7 @@ class SuperLink:
 
     def stop(self) -> None:
         """End all."""
-        end(self._gate)
-        end(self._superlink)
+        end(self._gate, self._superlink, seconds=LEAVES)
         self._gate = self._superlink = None
         (self.federation.folder / SOCKET).unlink(missing_ok=True)
 
