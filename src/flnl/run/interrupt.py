@@ -15,7 +15,6 @@ from typing import Any, Self
 
 from flnl.core.errors import Interrupted
 
-
 _ACTIVE: list[Interruption] = []
 
 
