@@ -55,6 +55,7 @@ def test_from_a_federation_to_its_sites(place: Path, capsys: pytest.CaptureFixtu
     ("command", "words", "reason"),
     [
         (serve.command, ["nowhere", "method=fedavg"], "nowhere is no federation, it has no federation.yaml"),
+        (serve.command, ["method=fedavg"], "name the federation's folder first, as in flnl serve lung method=fedavg"),
         (serve.command, ["lung", "method=fedavg"], "east, north, south: not admitted yet"),
         (serve.command, ["lung", "--rehearse", "method=fedavg"], "sites.json is not there"),
         (serve.command, ["lung", "dataset=digits"], "samples, labels and who has them are the sites'"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser
-from flnl.core.errors import Interrupted
+from flnl.core.errors import Interrupted, UserError
 from flnl.run.interrupt import ended
 
 
@@ -39,6 +39,11 @@ def command(arguments: Sequence[str]) -> None:
         Interrupted: if a signal has stopped it.
     """
     options = parser().parse_intermixed_args(arguments)
+    if "=" in str(options.folder) and not options.folder.exists():
+        raise UserError(
+            f"{options.folder}: name the federation's folder first, as in flnl serve lung {options.folder}; flnl "
+            "federation init lung makes one"
+        )
     from flnl.sites import serving
 
     signal.signal(signal.SIGTERM, ended)  # until the run handles it
