@@ -42,7 +42,7 @@ class Faulty(Loopback):
         return [name for name in self.desks if name not in self.away]
 
     def push(self, to: str, parts: Parts, ttl: float) -> str:
-        self.pushed.append((to, wire.plain_in(parts[0], 10**8)["kind"]))
+        self.pushed.append((to, str(wire.plain_in(parts[0], 10**8)["kind"])))
         return super().push(to, parts, ttl)
 
     def pull(self, ids: Sequence[str]) -> Mapping[str, Parts]:

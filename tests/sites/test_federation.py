@@ -165,6 +165,13 @@ def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path
     assert site.approved == {"a" * 64, "b" * 64}
     with pytest.raises(UserError, match="should be the key of a run"):
         site.approve("a" * 8)
+    for key in ("c" * 12 + "d" * 52, "c" * 12 + "e" * 52):
+        site.note(key)
+    assert site.approve("c" * 12 + "e") == "c" * 12 + "e" * 52
+    with pytest.raises(UserError, match="several runs with a key that begins so"):
+        site.approve("c" * 12)
+    with pytest.raises(UserError, match="no run with a key that begins so"):
+        site.approve("d" * 12)
 
 
 def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flower, tmp_path: Path) -> None:

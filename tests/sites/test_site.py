@@ -21,7 +21,7 @@ from flnl.run.train import train
 from flnl.sites import greeting, link, messages, relayed, serving, site, sockets, wire
 from flnl.sites.federation import SOCKET
 from flnl.sites.greeting import HELD, HELLO, agreed
-from flnl.sites.messages import OPEN, REFUSED, Parts
+from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
 from flnl.sites.relayed import Relayed
 from flnl.sites.serving import over_carrier
 from flnl.sites.shared import key_of
@@ -47,7 +47,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((relayed, "ASKS"), (relayed, "AGAIN"), (relayed, "LOOKS"), (greeting, "WAITS")):
         monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(link, "WAITS", 0.001)
-    monkeypatch.setattr(site, "LOOKS", 0.01)
+    monkeypatch.setattr(link, "APPROVES", 0.02)
 
 
 def door_of(folder: SiteFolder, said: list[str] | None = None) -> Door:
@@ -335,8 +335,10 @@ def test_classes_are_found_by_name(tmp_path: Path, data: Path) -> None:
 
 def test_data_that_cannot_be_read_are_named(tmp_path: Path, data: Path) -> None:
     site = write_site(tmp_path / "n", "north", data)
-    with pytest.raises(UserError, match=r"none\.npz"):
+    with pytest.raises(UserError, match=r"n/site\.yaml: data: .*none\.npz"):
         set_values(site.folder, data=["dataset=arrays", f"dataset.root={data}", "dataset.file=none.npz"]).site_data()
+    with pytest.raises(UserError, match=r"n/site\.yaml: data: .*dataset\.root"):
+        set_values(site.folder, data=["dataset=image_folder"]).site_data()
 
 
 # ------------------------------------------------------------------------------------------------------------- approval
@@ -355,7 +357,7 @@ def test_a_run_waits_until_somebody_approves_it(tmp_path: Path, data: Path) -> N
         thread.join()
         lines = sites.said[name]
         begins = lines.index(next(line for line in lines if line.startswith("lung asks for fednoro, ")))
-        assert any("ClassLosses" in line and "(in the clear)" in line for line in lines[begins:])
+        assert any("ClassLosses" in line and "(may tell of labels" in line for line in lines[begins:])
         assert "approved" in lines[begins:]
     sites.start_again()
     before = {name: len(said) for name, said in sites.said.items()}
@@ -391,12 +393,22 @@ def test_another_configuration_waits_again(tmp_path: Path, data: Path, monkeypat
         sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
 
 
+def refuse() -> None:
+    raise RefusedError("this run is not approved")
+
+
 def opening(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The message with which a server opens a run at north, where nobody approves it."""
     door, seen = sites.doors["north"], list[dict[str, Any]]()
-    monkeypatch.setattr(site, "APPROVES", 0.0)
+
+    def look(header: Mapping[str, Any]) -> None:
+        seen.append(dict(header))
+        refuse()
+
+    for other in ("east", "south"):
+        monkeypatch.setattr(sites.doors[other], "_ask", lambda header: refuse())
     with monkeypatch.context() as within:
-        within.setattr(door, "_ask", lambda header, made: seen.append(dict(header)))
+        within.setattr(door, "_ask", look)
         with pytest.raises(UserError, match="is not approved"):
             sites.serve(sites.federation.folder.parent / "there", ("method=fedavg", "rounds=1"))
     return seen[0]
@@ -417,13 +429,24 @@ def test_a_key_is_shown_with_its_own_configuration_alone(
 def test_a_configuration_that_cannot_be_built_ends_no_site(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here a network that no machine can hold; the server is told the kind of error alone."""
+    """Here a network that no machine can hold, and that is not made before it is approved.
+
+    The server is told the kind of error alone; meanwhile the site answers others.
+    """
     sites = Sites(tmp_path, data, approve="ask")
     header = opening(sites, monkeypatch)
     config = json.loads(header["config"])
     config["model"]["hidden"] = [2**40, 2**40]
     text = json.dumps(config)
     header |= {"config": text, "key": key_of(text, header["classes"])}
+    for _ in range(2):
+        answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
+        waiting = messages.read_header(answer, {"waiting": REFUSED})["why"]
+        assert waiting == f"this run is not approved; its key is {header['key']}"
+        assert messages.read_header(sites.doors["north"].handle(hello("north")), {"held": HELD})
+    assert sum("to approve" in line for line in sites.said["north"]) == 1
+    assert any(str(2**40) in line for line in sites.said["north"])
+    sites.folders["north"].approve(header["key"][:12])
     answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
     assert messages.read_header(answer, {"failed": REFUSED})["why"] in ("RuntimeError", "MemoryError")
 

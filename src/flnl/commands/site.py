@@ -29,7 +29,11 @@ def parser() -> Parser:
     options.add_argument("--invitation", type=Path, metavar="FILE", help="with init: what the server has sent")
     options.add_argument("--name", help="with init: the site's name; by default the end of the folder's")
     options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
-    options.add_argument("--approve", metavar="KEY", help="let the run with this key train here")
+    options.add_argument(
+        "--approve",
+        metavar="KEY",
+        help="let the run with this key train here; of one that has asked, the first 12 digits or more are enough",
+    )
     options.add_argument(
         "--review",
         nargs="+",
@@ -73,8 +77,8 @@ def command(arguments: Sequence[str]) -> None:
         return
     here = site_folder.SiteFolder.read(folder)
     if options.approve:
-        here.approve(options.approve)
-        print_line(f"{here.name}: {options.approve[:8]}... is approved")
+        key = here.approve(options.approve)
+        print_line(f"{here.name}: {key[:8]}... is approved")
         return
     if options.review:
         if len(options.review) > 2:

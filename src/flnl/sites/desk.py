@@ -137,7 +137,8 @@ class Desk:
         policy: what it lets out.
         device: where it computes.
         building: makes what it runs jobs with; desks of one process may share that.
-        enter: lets a run in, given the message that opens it, or refuses it; also one of before this process began.
+        enter: lets a run in, given the message that opens it, or refuses it, before anything of it is made; also one
+            of before this process began.
     """
 
     data: SiteData
@@ -145,7 +146,7 @@ class Desk:
     policy: Policy = field(default_factory=Policy)
     device: str = "cpu"
     building: Callable[[str, Dataset, str], Built] = built
-    enter: Callable[[Mapping[str, Any], Built], None] = lambda header, made: None
+    enter: Callable[[Mapping[str, Any]], None] = lambda header: None
     _runs: dict[str, _Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -224,18 +225,21 @@ class Desk:
             raise RefusedError("the key is not that of the configuration")
         if not 1 <= holders <= clients:
             raise RefusedError("more clients hold samples than there are")
-        try:
-            made = self.building(header["config"], self.data.dataset, self.device)
-        except UserError as error:  # of the server's configuration
-            raise RefusedError(str(error)) from None
-        self.policy.admit(made.method, header["key"], len(self.data.dataset.train))
+        self.policy.admit_key(header["key"], len(self.data.dataset.train))
         folder = self.folder / RUNS / run
         token, known, before = self.data.token(self._secret), folder / "token", folder / OPENING
         if before.exists():
             opened = messages.read_header([before.read_bytes()], {"open": messages.OPEN})
             if other := [name for name in ("key", "client", "clients", "holders") if opened[name] != header[name]]:
                 raise RefusedError(f"the run of this name was opened with another {' and '.join(other)}")
-        self.enter(header, made)
+        try:
+            self.enter(header)
+            made = self.building(header["config"], self.data.dataset, self.device)
+        except RefusedError:
+            raise
+        except UserError as error:  # of the server's configuration
+            raise RefusedError(str(error)) from None
+        self.policy.admit(made.method)
         shelf = Shelf(folder, self._secret)
         if known.exists() and known.read_text() != token:
             when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"

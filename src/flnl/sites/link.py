@@ -48,6 +48,8 @@ LOOKS = 10.0
 """Seconds between two questions which sites can be reached."""
 SAYS = 60.0
 """Seconds between two lines about sites that are waited for."""
+APPROVES = 10.0
+"""Seconds between two questions whether a site has approved a run."""
 HOUR = 3600.0
 SHOWN = 5
 """Sites that are named where many do not answer."""
@@ -128,7 +130,7 @@ class Link:
             return [messages.written(messages.OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         here = messages.versions()
-        for client, parts in self._answers({client: opening(client) for client in self.sites}):
+        for client, parts in self._admitted({client: opening(client) for client in self.sites}):
             opened, site = self._told(client, parts, {"opened": messages.OPENED}), self.sites[client]
             if opened["size"] != self.sizes[client]:
                 raise UserError(f"site {site} has {opened['size']} samples, not {self.sizes[client]}")
@@ -142,6 +144,26 @@ class Link:
             ]
             if other:
                 log.warning("site %s has %s: the last bits of numbers may differ", site, "; ".join(other))
+
+    def _admitted(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, Parts]]:
+        """The answers to messages that open the run; sites where somebody has to approve it are asked again."""
+        told: set[int] = set()
+        while asked:
+            waiting: set[int] = set()
+            for client, parts in self._answers(asked):
+                if not self._waits(client, parts):
+                    yield client, parts
+                    continue
+                waiting.add(client)
+            if new := waiting - told:
+                log.warning("site %s waits until somebody there approves this run", self._names(new))
+            told, asked = told | waiting, {client: asked[client] for client in waiting}
+            time.sleep(APPROVES if asked else 0.0)
+
+    def _waits(self, client: int, parts: Parts) -> bool:
+        """Whether this says that nobody at the site has approved the run yet."""
+        kinds: dict[str, dict[str, Any]] = {"opened": messages.OPENED, "waiting": messages.REFUSED}
+        return bool(self._told(client, parts, kinds)["kind"] == "waiting")
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
@@ -392,7 +414,7 @@ class Link:
             WireError: if it is none.
         """
         header = messages.read_header(parts, {**kinds, **dict.fromkeys(messages.NOT_DONE, messages.REFUSED)}, expected)
-        if header["kind"] in messages.NOT_DONE:
+        if header["kind"] in messages.NOT_DONE and header["kind"] not in kinds:
             site, why = self.sites[client], one_line(shortened(header["why"]))
             way_on = f"; to go on without it: resume=true executor.forget=[{site}]" if header["kind"] == "lost" else ""
             raise UserError(f"site {site} {messages.NOT_DONE[header['kind']]}: {why}{way_on}")

@@ -63,8 +63,9 @@ RECORDED = {"kind": str}
 
 REFUSED = {"kind": str, "why": str}
 """A site does not do what it was asked, or could not."""
-NOT_DONE = {"refused": "refused", "failed": "failed", "lost": "refused"}
-"""Kinds of ``REFUSED``, and what they say; ``lost``: it no longer has what it had kept."""
+NOT_DONE = {"refused": "refused", "failed": "failed", "lost": "refused", "waiting": "waits"}
+"""Kinds of ``REFUSED``, and what they say; ``lost``: it no longer has what it had kept; ``waiting``: somebody there has
+to approve the run first, and the server may ask again."""
 
 OPENED = {"kind": str, "size": int, "token": str, "own_streams": bool, "versions": dict[str, str]}
 """A site is ready. ``token`` is another one if its samples or labels are others; ``versions`` are as ``versions()``."""
@@ -130,6 +131,12 @@ class RefusedError(UserError):
     """A site does not do what it was asked. The message has no path and no value of its data."""
 
     kind = "refused"
+
+
+class WaitingError(RefusedError):
+    """Nobody at the site has approved the run yet."""
+
+    kind = "waiting"
 
 
 class LostError(RefusedError):

@@ -38,16 +38,23 @@ class Policy:
     min_count: int = 20  # of held-out samples, with fewer of which nothing is told of a model
     streams: Streams = "run"  # what the draws of training come from: the run's seed, or the site's secret
 
-    def admit(self, method: Method, key: str, samples: int) -> None:
-        """Let a run begin.
+    def admit_key(self, key: str, samples: int) -> None:
+        """Let a run with this key be looked at, of which nothing is made yet.
 
         Raises:
-            RefusedError: saying what would have to be allowed.
+            RefusedError: if it is not approved, or there are too few samples.
         """
         if self.approve not in ("any", key):
             raise RefusedError(f"this run is not approved; its key is {key}")
         if samples < self.least_samples:
             raise RefusedError(f"the site takes part with {self.least_samples} samples at least, and has fewer")
+
+    def admit(self, method: Method) -> None:
+        """Let a run begin.
+
+        Raises:
+            RefusedError: saying what would have to be allowed.
+        """
         for kind, epsilon in revealed(method).items():
             name = name_of(kind)
             if math.isinf(epsilon) and name not in self.allow:

@@ -69,6 +69,20 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     Raises:
         UserError: naming what is unknown here, wrong or different.
     """
+    given = checked(text, dataset)
+    cfg: DictConfig = OmegaConf.create({name: given[name] for name in (*VALUES, "train", "model", "method")})
+    parts = assemble(compose.build(cfg.method), registry.option_of)
+    network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
+    model = json.loads(text)["model"]
+    return Built(parts, compose.training(cfg), network, initial, model, given["observe"] is True, cfg.seed)
+
+
+def checked(text: str, dataset: Dataset) -> dict[str, Any]:
+    """The values of a server's configuration, with this installation's classes by path; none of them is made.
+
+    Raises:
+        UserError: as ``built``.
+    """
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
@@ -84,7 +98,4 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     method = registry.restored_method(given["method"], SOURCE)
     if faults := faults_of({**values, "method": method}):
         raise UserError(f"{SOURCE}: {faults}")
-    cfg: DictConfig = OmegaConf.create({**values, "method": method})
-    parts = assemble(compose.build(cfg.method), registry.option_of)
-    network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
-    return Built(parts, compose.training(cfg), network, initial, given["model"], given["observe"] is True, cfg.seed)
+    return {**values, "method": method, "observe": given["observe"]}

@@ -20,14 +20,13 @@ import torch
 from flnl.console.terminal import print_line
 from flnl.core.errors import one_line
 from flnl.sites import greeting, messages, sockets, wire
+from flnl.sites.asked import asked
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.desk import PAGE, RUNS, Desk, SiteData
 from flnl.sites.flower_environment import Flower, end, free_port
 from flnl.sites.greeting import HELLO
-from flnl.sites.messages import AUDITED, NOT_DONE, REFUSED, Parts, RefusedError
-from flnl.sites.shared import Built
+from flnl.sites.messages import AUDITED, NOT_DONE, REFUSED, Parts, RefusedError, WaitingError
 from flnl.sites.site_folder import CA, HOME, NODE, SiteFolder, permit
-from flnl.sites.traffic import leaving
 from flnl.sites.wire import WireError
 
 log = logging.getLogger(__name__)
@@ -56,6 +55,7 @@ class Door:
     say: Any = print_line
     desk: Desk = field(init=False)
     _threads: dict[str, int] = field(default_factory=dict)  # of the runs that are open
+    _asked: dict[str, float] = field(default_factory=dict)  # since when a key waits for approval
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.data, self.site.folder, self.site.policy, self.site.device, enter=self._enter)
@@ -81,14 +81,17 @@ class Door:
         self.say(f"connected as {self.site.name}; {about_data(self.data)}; waiting for a run")
         return [said]
 
-    def _enter(self, header: Mapping[str, Any], made: Built) -> None:
+    def _enter(self, header: Mapping[str, Any]) -> None:
         """Let a run in once it is approved, also one that was open before this process began.
 
         Raises:
+            WaitingError: as long as it is not.
             RefusedError: if nobody approves it in time.
         """
         if self.site.asks and header["key"] not in self.site.approved:
-            self._ask(header, made)
+            self._ask(header)
+        if self._asked.pop(header["key"], None) is not None:
+            self.say("approved")
         self._threads[header["run"]] = json.loads(header["config"])["threads"]  # the desk has checked it
         self._compute(header["run"])
 
@@ -98,30 +101,39 @@ class Door:
             torch.set_num_threads(threads)
             threadpoolctl.threadpool_limits(threads)
 
-    def _ask(self, header: Mapping[str, Any], made: Built) -> None:
-        """Say what a run would do, and wait until somebody approves it.
+    def _ask(self, header: Mapping[str, Any]) -> None:
+        """Say once what a run would do, from plain values alone; meanwhile others are answered.
 
         Raises:
-            RefusedError: if nobody does in time.
+            WaitingError: so that the server asks again.
+            RefusedError: if nobody has approved it in time, or it cannot be a run here.
         """
-        key = header["key"]
-        held_out = self.data.held_out is not None and len(self.data.held_out) >= self.site.policy.min_count
-        lines = leaving(made.method, counts=self.site.policy.counts, held_out=held_out)
-        self.say(f"{self.site.federation} asks for {made.method.title}, {made.method.length(header['holders'])} rounds")
-        self.say("would leave this site, at most: its model, numbers of samples and steps, mean loss")
-        for line in lines:
+        key, now = header["key"], time.monotonic()
+        why = f"this run is not approved; its key is {key}"
+        if key in self._asked:
+            if now - self._asked[key] > APPROVES:
+                del self._asked[key]
+                raise RefusedError(why)
+            raise WaitingError(why)
+        policy = self.site.policy
+        held_out = self.data.held_out is not None and len(self.data.held_out) >= policy.min_count
+        name, settings, leaves = asked(header["config"], self.data.dataset, counts=policy.counts, held_out=held_out)
+        self.say(f"{self.site.federation} asks for {name}, with")
+        for line in settings:
             self.say(f"  {line}")
+        self.say("would leave this site, at most: its model, numbers of samples and steps, mean loss")
+        for line in leaves:
+            self.say(f"  {line}")
+        self.site.note(key)
         self.say(f"to approve: flnl site {self.site.folder} --approve {key}")
-        until = time.monotonic() + APPROVES
-        while key not in self.site.approved:
-            if time.monotonic() > until:
-                raise RefusedError(f"this run is not approved; its key is {key}")
-            time.sleep(LOOKS)
-        self.say("approved")
+        self._asked[key] = now
+        raise WaitingError(why)
 
     def _tell(self, about: Mapping[str, Any], answer: Parts) -> None:
         """Say what was done."""
         kind = kind_of(answer)
+        if kind == WaitingError.kind:
+            return
         if kind in NOT_DONE:
             why = messages.read_header(answer, dict.fromkeys(NOT_DONE, REFUSED))["why"]
             self.say(f"{NOT_DONE[kind]}: {one_line(why)}")

@@ -26,9 +26,13 @@ from flnl.sites.policy import Policy, Streams
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
 
-FILE, APPROVED, HOME, SOCKET = "site.yaml", "approved", "flower", "socket/site.sock"
+FILE, HOME, SOCKET = "site.yaml", "flower", "socket/site.sock"
+APPROVED, ASKED = "approved", "asked"
+"""Files of keys: of runs that were approved, and of those that were asked for."""
 NODE, NODE_PUB, CA = "node", "node.pub", "ca.crt"
-KEY = re.compile(r"[0-9a-f]{64}")
+KEY = re.compile(r"[0-9a-f]{12,64}")
+WHOLE = 64
+"""Digits of a key."""
 DATA = ["dataset=image_folder", "dataset.root=/path/to/images"]
 """What ``data`` says in a new folder if the invitation says nothing."""
 
@@ -132,11 +136,9 @@ class SiteFolder:
         """
         try:
             made = compose.build(compose.load(list(self.data)).dataset)
-        except UserError:
-            raise
+            data = made() if callable(made) else made
         except Exception as error:
-            raise UserError(f"{self.folder / FILE}: data: {' '.join(str(error).split())}") from None
-        data = made() if callable(made) else made
+            raise UserError(f"{self.file}: data: {' '.join(str(error).split())}") from None
         classes = self.classes or data.classes
         if unknown := [name for name in data.classes if name not in classes]:
             raise UserError(
@@ -193,20 +195,37 @@ class SiteFolder:
     @property
     def approved(self) -> set[str]:
         """The keys of the runs that somebody has approved here."""
-        path = self.folder / APPROVED
+        return self._keys(APPROVED)
+
+    def _keys(self, file: str) -> set[str]:
+        path = self.folder / file
         return set(path.read_text().split()) if path.exists() else set()
 
-    def approve(self, key: str) -> None:
-        """Approve the run with this key.
+    def _add(self, file: str, key: str) -> None:
+        text = "".join(f"{one}\n" for one in sorted(self._keys(file) | {key}))
+        write_atomically(self.folder / file, text.encode())
+
+    def note(self, key: str) -> None:
+        """Note that a run with this key was asked for."""
+        self._add(ASKED, key)
+
+    def approve(self, key: str) -> str:
+        """Approve the run with this key, or with the one that begins so of those that were asked for; its key.
 
         Raises:
-            UserError: if it is none.
+            UserError: if there is none, or several.
         """
         if not KEY.fullmatch(key):
             raise UserError(
-                f"--approve {key}: should be the key of a run, 64 digits and letters, as the site has printed it"
+                f"--approve {key}: should be the key of a run, or its first 12 digits and letters or more, as the site "
+                "has printed it"
             )
-        write_atomically(self.folder / APPROVED, "".join(f"{one}\n" for one in sorted(self.approved | {key})).encode())
+        found = [key] if len(key) == WHOLE else sorted(one for one in self._keys(ASKED) if one.startswith(key))
+        if len(found) != 1:
+            many = "several runs" if found else "no run"
+            raise UserError(f"--approve {key}: {many} with a key that begins so asked to train here: name all of it")
+        self._add(APPROVED, found[0])
+        return found[0]
 
     @property
     def socket(self) -> Path:

@@ -83,21 +83,29 @@ def leaving(method: Method, *, counts: bool, held_out: bool) -> list[str]:
         stages = _and(stage.name for stage in method.stages if stage.correct is not None)
         found |= dict.fromkeys(method.corrector.reports, f"after a correction in {stages}")
     costs = {kind: " (in the clear)" if math.isinf(e) else f" (ε = {e:g})" for kind, e in revealed(method).items()}
-    lines = [f"{name_of(kind)} {when}{costs.get(kind, '')}{_meaning(kind)}" for kind, when in found.items()]
+    lines = [f"{name_of(kind)} {when}{costs.get(kind, '')}{meaning(kind)}" for kind, when in found.items()]
     asked = dict.fromkeys(kind for stage in method.stages for kind in stage.sampler.asks)
     lines += [f"the outcome of {name_of(kind)}, for its sampler" for kind in asked]
-    if counts:
-        lines.append("how many of its labels were flagged and changed")
-    if held_out:
-        lines.append("how many samples it holds out, how many of them a model predicts as labelled, and their loss")
-    return lines
+    return [*lines, *beside(counts=counts, held_out=held_out)]
+
+
+def beside(*, counts: bool, held_out: bool) -> list[str]:
+    """What may leave a site with any method."""
+    return [
+        *(["how many of its labels were flagged and changed"] if counts else []),
+        *(
+            ["how many samples it holds out, how many of them a model predicts as labelled, and their loss"]
+            if held_out
+            else []
+        ),
+    ]
 
 
 def _and(names: Iterable[str]) -> str:
     return " and ".join(names)
 
 
-def _meaning(kind: type) -> str:
+def meaning(kind: type) -> str:
     """The first sentence of a type's docstring."""
     text = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
     return f": {text}" if (text := re.sub(r"^Sent to the server\b[:,]? ?", "", text)) else ""
