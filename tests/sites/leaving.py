@@ -7,13 +7,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_type_hints
 
 from flnl.config import compose
 from flnl.core.method import Method
 from flnl.core.stored import name_of
 from flnl.run.opening import method_of
 from flnl.sites.policy import revealed
-from flnl.sites.traffic import _meaning
+from flnl.sites.traffic import meaning
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "three_hospitals.md"
 BEGIN, END = "<!-- from the types of the methods' parts: python -m tests.sites.leaving -->", "<!-- until here -->"
@@ -27,8 +28,8 @@ def table() -> str:
     for name in compose.options("method"):
         method = method_of(compose.load([f"method={name}"]), [])
         ups = _up(method)
-        meanings |= {_called(kind): _meaning(kind).removeprefix(": ") for kind in ups}
-        by_row[_kinds(ups, method), _kinds(_down(method)), _allowed(method)].append(name)
+        meanings |= {_called(kind): meaning(kind).removeprefix(": ") for kind in ups}
+        by_row[_kinds(ups, method), _all_down(method), _allowed(method)].append(name)
     order = sorted(by_row.items(), key=lambda row: (row[0][0] != NOTHING, row[0][1] != NOTHING, row[1]))
     lines = ["| method | up | down | to be allowed |", "|---|---|---|---|"]
     lines += [f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(row)} |" for row, names in order]
@@ -48,9 +49,18 @@ def _up(method: Method) -> list[type]:
 
 def _down(method: Method) -> list[type]:
     acting = {name for stage in method.stages for name in stage.exchange}
-    return list(
-        dict.fromkeys(kind for name in method.exchange if name in acting for kind in method.exchange[name].sends)
-    )
+    sent = [kind for name in method.exchange if name in acting for kind in method.exchange[name].sends]
+    return list(dict.fromkeys(sent))
+
+
+def _at_the_end(method: Method) -> str:
+    """What a site is told of what exchanges have found about it."""
+    kinds = [get_type_hints(type(one).own)["return"] for one in method.exchange.values() if one.overrides("own")]
+    return f", {_kinds(kinds)} at the end" if kinds else ""
+
+
+def _all_down(method: Method) -> str:
+    return f"{_kinds(_down(method))}{_at_the_end(method)}".removeprefix(f"{NOTHING}, ")
 
 
 def _kinds(kinds: Iterable[type], method: Method | None = None) -> str:
