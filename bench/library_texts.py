@@ -2,8 +2,8 @@
 
     python -m bench.library_texts FILE.csv
 
-From each of four libraries come 750 different docstrings of 8 words or more, drawn in the order of their digests and cut
-after 60 words, without the names that tell the library. They depend on the libraries' versions alone.
+From each of four libraries come 750 different docstrings of 8 words or more, the first in the order of their digests,
+cut after 60 words and without the names that tell the library. They depend on the libraries' versions alone.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class Evaluator:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
         ``validation_true_accuracy`` is by the true labels of the validation set, whose people (or sites) the clients
-        trained on, where the test set may be of others. For a pair of networks, also the accuracy of each. With ``memorization``, also the shares of predictions on
-        correctly and on wrongly labelled training samples.
+        trained on, where the test set may be of others. For a pair of networks, also the accuracy of each. With
+        ``memorization``, also the shares of predictions on correctly and on wrongly labelled training samples.
 
         Args:
             params: the model to score.

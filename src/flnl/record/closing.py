@@ -14,7 +14,8 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
     evaluations, and ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
-    ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are none if a model was not tested, as where a server has no test set.
+    ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are
+    none if a model was not tested, as where a server has no test set.
     """
     import numpy as np  # readers that have nothing to check do without it
 
