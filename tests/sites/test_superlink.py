@@ -39,7 +39,6 @@ class Trying(SuperLink):
 
     def submit(self) -> None:
         self.done.append("relay")
-        self._submitted = 0.0
 
 
 @pytest.fixture
@@ -69,11 +68,27 @@ def test_what_has_ended_is_started_again(link: Trying) -> None:
     assert link.done[4:] == ["superlink", "relay"]
 
 
-def test_a_relay_that_does_not_connect_is_submitted_again(link: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
-    link.revive()
-    monkeypatch.setattr(time, "monotonic", lambda: superlink.SUBMITS + 1.0)
-    link.revive()
-    assert link.done[2:] == ["relay", "relay"]
+def test_a_relay_that_does_not_connect_is_submitted_less_and_less_often(
+    link: Trying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were submitted wait at the SuperLink, and make a slow machine slower."""
+    submitted, clock = [], [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def pass_by(seconds: int) -> None:
+        for _ in range(seconds):
+            before = len(link.done)
+            link.revive()
+            if len(link.done) > before:
+                submitted.append(clock[0])
+            clock[0] += 1
+
+    pass_by(2000)
+    assert submitted == [1, 31, 91, 211, 451, 931, 1531]
+    clock[0] += 2 * superlink.SUBMITS  # a relay connects, and ends
+    submitted.clear()
+    pass_by(40)
+    assert submitted == [2061, 2091]
 
 
 def test_what_cannot_be_started_is_tried_again(link: Trying) -> None:

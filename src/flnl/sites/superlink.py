@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import ssl
 import subprocess
@@ -29,8 +30,11 @@ log = logging.getLogger(__name__)
 DATABASE, CONNECTION = "superlink.db", "flnl"
 READY = 90.0
 """Seconds in which a SuperLink should be ready."""
-SUBMITS = 30.0
-"""Seconds in which a relay should have connected, before it is submitted again."""
+SUBMITS, LATEST = 30.0, 600.0
+"""Seconds in which a relay should have connected, before it is submitted again: doubled each time, up to the latter.
+
+Relays that are submitted wait for each other's end, so that on a slow machine many would make each other slower.
+"""
 LEAVES = 1.0
 """Seconds that SuperLink and gate have to end when the server does; nothing is lost if they are killed."""
 HERE = "127.0.0.1"
@@ -48,7 +52,9 @@ class SuperLink:
     port: int = field(default_factory=free_port)
     _superlink: subprocess.Popen[bytes] | None = None
     _gate: subprocess.Popen[bytes] | None = None
-    _submitted: float | None = None
+    _due: float = -math.inf  # when the relay is submitted, if none has connected
+    _patience: float = SUBMITS
+    _missed: float = -math.inf  # when none was there last
 
     @property
     def home(self) -> Path:
@@ -90,12 +96,17 @@ class SuperLink:
         if self._superlink is None or self._superlink.poll() is not None:
             log.warning("the SuperLink has ended; it is started again")
             self._start_superlink()
-            self._submitted = None
+            self._due = -math.inf
         if self._gate is None or self._gate.poll() is not None:
             log.warning("the gate has ended; it is started again")
             self._start_gate()
-        if self._submitted is None or time.monotonic() - self._submitted > SUBMITS:
+        if time.monotonic() - self._missed > SUBMITS:  # one has been there since
+            self._due, self._patience = -math.inf, SUBMITS
+        if time.monotonic() >= self._due:
             self.submit()
+            self._due = time.monotonic() + self._patience
+            self._patience = min(2 * self._patience, LATEST)
+        self._missed = time.monotonic()
 
     def submit(self) -> None:
         """Have the relay run here and at the sites."""
@@ -105,7 +116,6 @@ class SuperLink:
             self.flower.run(self.home, self.flower.program("flwr"), *words)
         except UserError as error:
             log.warning("the relay could not be started (%s); it is tried again", error)
-        self._submitted = time.monotonic()
 
     @contextmanager
     def connected(self) -> Iterator[Carrier]:
