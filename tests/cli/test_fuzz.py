@@ -66,7 +66,11 @@ SHORT = ("another type", "zero", "one", "half", "null", "true", "empty dict")
 OFFLINE = ("dataset.download=false", "dataset.mirror=nowhere")
 TERMS = ("entropy_minimization", "symmetric_cross_entropy", "generalized_cross_entropy", "label_smoothing")
 IMAGENET = ("resnet18_imagenet", "resnet50", "vgg11")
-BY_NAME = {"module": "model.path=torchvision.models.MobileNetV2", "torchvision": "model.name=resnet18"}
+BY_NAME = {
+    "inception_resnet_v2": "dataset.image_size=75",
+    "module": "model.path=torchvision.models.MobileNetV2",
+    "torchvision": "model.name=resnet18",
+}
 
 BASES: dict[tuple[str, ...], str] = {
     (): "",
