@@ -149,7 +149,10 @@ def _versions() -> Mapping[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of this package's checkout; None for an installed package, even inside some other repository."""
+    """The commit of this package's checkout, with ``+changes`` if files other than records and pages have been changed.
+
+    None for an installed package, even inside some other repository.
+    """
     if not (CONF.parent / ".git").exists():
         return None
 
@@ -159,6 +162,7 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!results")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
     except (OSError, subprocess.SubprocessError):
         return None

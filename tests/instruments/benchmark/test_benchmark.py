@@ -72,6 +72,21 @@ def test_better_is_not_shown_by_four_of_five_seeds() -> None:
     assert not standing(a=mixed, b={"one": flat(80), "two": flat(80)}).better
 
 
+def test_few_tasks_and_many_entries_can_show_nothing() -> None:
+    """Ten pairs have p = 0.00195 at least: enough for five comparisons (of at most three entries), not for six."""
+    entered = {
+        name: {"one": flat(accuracy), "two": flat(accuracy)}
+        for name, accuracy in zip("abcd", (90, 80, 70, 60), strict=True)
+    }
+    four = standing(**entered)
+    assert four.blunt
+    assert not four.better
+    entered.pop("d")
+    three = standing(**entered)
+    assert not three.blunt
+    assert len(three.better) == 3
+
+
 def test_intervals_hold_the_mean_rank_and_are_points_without_spread() -> None:
     sure = standing(a={"one": flat(90), "two": flat(90)}, b={"one": flat(80), "two": flat(80)})
     assert sure.intervals == {"a": (1.0, 1.0), "b": (2.0, 2.0)}

@@ -79,6 +79,7 @@ class Page:
             ranking=self._ranking(),
             harm=bool(self._clean),
             unfinished="; ".join(unfinished),
+            blunt=self.standing.blunt,
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
             cost_figure=len(self.standing.scores) > 1,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from scipy.stats import rankdata
 
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import Score
-from flnl.instruments.compare.significance import Paired, holm
+from flnl.instruments.compare.significance import Paired, holm, least
 
 RESAMPLES = 2000
 INTERVAL = 0.95
@@ -61,6 +62,12 @@ class Standing:
             if p is not None and p < self.benchmark.level and abs(mean) >= self.benchmark.points:
                 found[(one, other) if mean > 0 else (other, one)] = p
         return found
+
+    @property
+    def blunt(self) -> bool:
+        """Whether so few tasks and seeds can show nothing, however clear the differences are."""
+        pairs, entries = len(self.tasks) * len(self.benchmark.seeds), len(self.scores)
+        return entries > 1 and least(pairs) * comb(entries, 2) >= self.benchmark.level
 
     @cached_property
     def places(self) -> dict[str, int]:
