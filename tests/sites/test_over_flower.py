@@ -26,7 +26,7 @@ import pytest
 
 from flnl.core.errors import UserError
 from flnl.sites.flower.gate import HEADS
-from flnl.sites.flower_environment import FOLDER, GATE, VARIABLE, Flower, end, free_port
+from flnl.sites.flower_environment import FOLDER, GATE, VARIABLE, Flower, end, ends_with_parent, free_port
 from flnl.sites.site_folder import NODE_PUB
 from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
@@ -69,7 +69,7 @@ class Hospitals:
         assert not done.returncode, done.stderr
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a command that goes on; what it says is in ``NAME.log``."""
+        """Start a command that goes on, until this process ends at the latest; what it says is in ``NAME.log``."""
         with (self.folder / f"{name}.log").open("wb") as said:
             self.running[name] = subprocess.Popen(
                 [*self.before, *FLNL, *words],
@@ -78,6 +78,7 @@ class Hospitals:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
+                preexec_fn=ends_with_parent(),
             )
         return self.running[name]
 

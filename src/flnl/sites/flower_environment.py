@@ -104,11 +104,11 @@ class Flower:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for this process
-                preexec_fn=_ends_with_parent(),
+                preexec_fn=ends_with_parent(),
             )
 
 
-def _ends_with_parent() -> Callable[[], None] | None:
+def ends_with_parent() -> Callable[[], None] | None:
     """What makes Linux end a child when the thread that started it ends."""
     if not sys.platform.startswith("linux"):
         return None
