@@ -24,12 +24,15 @@ from pathlib import Path
 
 import pytest
 
+from flnl.audit.options import Options
+from flnl.audit.performing import perform
 from flnl.core.errors import UserError
 from flnl.sites.flower.gate import HEADS
 from flnl.sites.flower_environment import FOLDER, GATE, VARIABLE, Flower, end, ends_with_parent, free_port
 from flnl.sites.site_folder import NODE_PUB
 from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
+from tests.sites.test_served_audit import compared, samples_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = os.environ.get(VARIABLE) or str(ROOT / FOLDER)
@@ -51,6 +54,7 @@ pytestmark = [
 LONGEST = 1200.0
 """Seconds of a run; Flower starts a process for each message."""
 KILLS = int(os.environ.get("FLNL_KILLS", "1"))
+ALLOW = ["LabelCounts", "CountedLabels"]
 FEDPROX = ("method=fedprox", "rounds=4", "fraction=0.7", "checkpoint.every=1")
 
 
@@ -128,7 +132,7 @@ def made(folder: Path, before: tuple[str, ...] = ()) -> Hospitals:
         site = f"lung-{name}"
         one.command("site", "init", site, "--invitation", "lung/invitation.toml")
         one.command("federation", "admit", "lung", f"{site}/{NODE_PUB}", "--name", name)
-        allowed = {"approve": "any", "least_samples": 1, "min_count": 1, "device": "cpu", "allow": ["LabelCounts"]}
+        allowed = {"approve": "any", "least_samples": 1, "min_count": 1, "device": "cpu", "allow": ALLOW}
         set_values(folder / site, data=data_of(folder, name), **allowed)
     return one
 
@@ -160,6 +164,23 @@ def assert_same(there: Ran, here: Ran) -> None:
 )
 def test_a_method_gives_the_same_bits(hospitals: Hospitals, name: str, words: Sequence[str], tmp_path: Path) -> None:
     assert_same(hospitals.serve(name, words), simulated(hospitals.folder, tmp_path / "here", words))
+
+
+def test_an_audit_has_the_numbers_of_the_samples_in_one_place(hospitals: Hospitals, tmp_path: Path) -> None:
+    """Of ``flnl audit --clients`` of the simulation: the server's file, and each site's samples."""
+    words = ("method=fedavg", "rounds=2", "fraction=1.0")
+    run = hospitals.serve("audited", words).folder
+    hospitals.command("audit", "audited")
+    here = simulated(hospitals.folder, tmp_path / "here", words).folder
+    perform(here, Options(clients=True, probabilities="final"))
+    told = compared(run / "audit")
+    assert told == compared(here / "audit")
+    assert sum(row["issues"] for row in told["by_client"]) > 20
+    for name, size in SIZES.items():
+        ours = samples_of(hospitals.folder / f"lung-{name}" / "runs" / (run / "sites.run").read_text() / "audit")
+        assert ours == samples_of(here / "audit" / "clients" / name)
+        assert len(ours) == size
+    assert not list((hospitals.folder / "lung" / "flower").glob("superlink.db*"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- kills
