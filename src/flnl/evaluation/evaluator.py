@@ -108,7 +108,7 @@ class Evaluator:
         accuracy, loss = accuracy_and_loss(logits, torch.as_tensor(self.federation.given)[held_out])
         metrics = {"validation_accuracy": accuracy, "validation_loss": loss}
         if self.federation.truth is not None:
-            right = logits.argmax(1).cpu() == self.federation.truth[held_out]
+            right = logits.argmax(1) == self.federation.truth[held_out]
             metrics["validation_true_accuracy"] = float(right.double().mean())
         return metrics
 

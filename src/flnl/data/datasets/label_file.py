@@ -134,7 +134,9 @@ def _given(
     people = dealt(counts)
     if vote == "first":
         return np.array(columns["label"], np.int64), people
-    return np.asarray(counts.argmax(axis=1)) if vote == "majority" else voted(people, vote), people
+    if vote == "majority":
+        return np.asarray(counts.argmax(axis=1)), people
+    return voted(people, vote), people
 
 
 def _classes(classes: Sequence[str]) -> Callable[[str], int | None]:
