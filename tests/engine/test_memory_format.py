@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flnl.config import compose
+from flnl.core.errors import UserError
 from flnl.core.parts import GradientTransform
 from flnl.core.payload import Params
 from flnl.core.step import Step
 from flnl.core.training import Training
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
+from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Recipe
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Layout, Network
@@ -70,6 +73,21 @@ def test_training_is_the_same_in_both_layouts(batch: Plain | Mixup, gradient: Gr
 def test_auto_is_channels_last_for_convolutions_in_32_bits(module, precision, expected):
     made = module() if module is cnn else mlp(4, 3)
     assert Network(made, COLOUR, 3, placement_for("cpu", precision)).layout == expected
+
+
+@pytest.mark.parametrize(("width", "layout"), [(4, "contiguous"), (8, "channels_last")])
+def test_a_narrow_strided_1x1_convolution_is_never_in_channels_last(width: int, layout: str) -> None:
+    """Gradients of its weight are written past their end on CPUs with AVX2, and the process aborts some time later."""
+    placement = placement_for("cpu", 32)
+    module = compose.build(compose.load(["model=resnet8", f"model.width={width}"]).model)((3, 8, 8), 10)
+    network = Network(module, COLOUR, 10, placement)
+    assert network.layout == layout
+    assert Stacked(network, 2, None, memory_format="auto").settings()["memory_format"] == layout
+    if layout == "contiguous":
+        with pytest.raises(UserError, match="fewer than 8 channels"):
+            Network(module, COLOUR, 10, placement, "channels_last")
+        with pytest.raises(UserError, match="fewer than 8 channels"):
+            Stacked(network, 2, None, memory_format="channels_last").settings()
 
 
 def test_inputs_and_weights_lie_alike():

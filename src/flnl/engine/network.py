@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flnl.core.errors import PartError
+from flnl.core.errors import PartError, UserError
 from flnl.core.inputs import Augmentation, Preparation
 from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import Another, RunModel
@@ -47,11 +47,34 @@ def laid_out(module: nn.Module, placement: Placement, layout: Layout) -> torch.m
 
     ``auto`` is channels last for networks with convolutions, which take about a tenth less time so on a CPU; on a GPU
     only in bf16 and TF32, whose matrix units need it; never in float64, which has no faster kernels for it.
+
+    Raises:
+        UserError: if channels last is asked for and not ``safe_channels_last``.
     """
+    if not safe_channels_last(module, placement.device):
+        if layout == "channels_last":
+            raise UserError(
+                "memory_format=channels_last: this model has a strided 1x1 convolution of fewer than 8 channels, and"
+                " torch writes past the end of its gradient on some CPUs: set memory_format=auto, or give it 8 channels"
+            )
+        return torch.contiguous_format
     convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
     gains = ("32-true", "bf16-mixed") if placement.device.type == "cpu" else ("bf16-mixed", "32-tf32")
     last = layout == "channels_last" or (layout == "auto" and convolves and placement.precision in gains)
     return torch.channels_last if last else torch.contiguous_format
+
+
+def safe_channels_last(module: nn.Module, device: torch.device) -> bool:
+    """Whether no gradient of ``module`` is written past its end in channels last.
+
+    oneDNN 3.12 (of torch 2.13) does so on CPUs with AVX2 and without AVX-512, and the process ends at some later
+    allocation: for weights of strided 1x1 convolutions of fewer than eight channels that are not grouped.
+    """
+    return device.type != "cpu" or not any(
+        layer.kernel_size == (1, 1) and max(layer.stride) > 1 and layer.groups == 1 and layer.in_channels < 8
+        for layer in module.modules()
+        if isinstance(layer, nn.Conv2d)
+    )
 
 
 class Network(RunModel):

@@ -18,7 +18,7 @@ from flnl.core.ranges import Positive, PositiveCount
 from flnl.core.tally import Tally
 from flnl.engine.cuda_graph import Recorder, can_record
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Layout, Network, laid_out
+from flnl.engine.network import Layout, Network, laid_out, safe_channels_last
 from flnl.engine.recorded_passes import RecordedPasses
 from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.errors import NotStackable
@@ -135,11 +135,10 @@ class Stacked(Executor):
     @property
     def _channels_last(self) -> bool:
         """In ``auto``, where it is faster: on a CPU in 32 bits, on a GPU where it is for single clients."""
-        if self.memory_format != "auto":
-            return self.memory_format == "channels_last"
-        if self.network.device.type == "cpu":
-            return self.network.dtype == torch.float32
-        return laid_out(self.network.module, self.network.placement, "auto") == torch.channels_last
+        network = self.network
+        if self.memory_format == "auto" and network.device.type == "cpu":
+            return network.dtype == torch.float32 and safe_channels_last(network.module, network.device)
+        return laid_out(network.module, network.placement, self.memory_format) == torch.channels_last
 
     @cached_property
     def _memory(self) -> float:
