@@ -1,6 +1,6 @@
-"""How well audits rank and count the wrong labels of real images, by noise, method and the audit's choices.
+"""How well audits rank and count the wrong labels of real images and texts, by noise, method and the audit's choices.
 
-``python -m bench.label_audit FOLDER [--images mnist,cifar10] [--noise ...] [--methods ...] [--seeds 1,2,3]``
+``python -m bench.label_audit FOLDER [--images mnist,cifar10,...] [--noise ...] [--methods ...] [--seeds 1,2,3]``
 
 Runs that FOLDER lacks are made, one after the other; a command that was interrupted goes on where it stopped. Then all
 runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, ``numbers.csv``, a line for each client
@@ -8,7 +8,7 @@ with how many of its labels are wrong and are thought to be, and ``audits.md``, 
 Lines of runs that are not in FOLDER stay, and these runs are not made: both files can be taken to another machine.
 ``pooled`` is the anchor: one client with all samples, scored by five-fold cross-validation of the same network, as
 cleanlab would be used. Images are read from ``FLNL_DATA``; ``--override dataset.verify=false`` takes copies of the
-published files.
+published files. ``texts`` are those of ``python -m bench.library_texts $FLNL_DATA/own/texts.csv``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,26 @@ IMAGES = {
         "model=lenet5",
         "partition=iid_uniform",
     ),
+    "digits_writers": ("experiment=benchmark/clean/digits_writers",),
+    "mnist_writers": ("experiment=benchmark/clean/mnist_writers",),
+    "texts": (
+        "dataset=text",
+        "dataset.vocabulary=5000",
+        "dataset.max_len=60",
+        "train.batch_size=50",
+        "train.lr=1.0",
+        "partition=dirichlet",
+        "partition.alpha=1.0",
+        "partition.num_clients=10",
+    ),
 }
-TITLES = {"mnist": "MNIST, 4,000 images, MLP", "cifar10": "CIFAR-10, 10,000 images, LeNet-5"}
+TITLES = {
+    "mnist": "MNIST, 4,000 images, MLP",
+    "cifar10": "CIFAR-10, 10,000 images, LeNet-5",
+    "digits_writers": "Digits by their 14 writers, CNN",
+    "mnist_writers": "MNIST by its writers, 10,000 images, LeNet-5",
+    "texts": "Docstrings of four libraries, 2,400 texts, FastText",
+}
 NOISE = {
     "symmetric": ("noise=symmetric", "noise.eta=0.25"),
     "fedcorr": ("noise=fedcorr", "noise.rho=0.6", "noise.tau=0.5"),
@@ -65,8 +83,13 @@ PEOPLE = {("cifar10", "worst"): ("noise=human", "noise.source=worst")}
 """The labels that people gave, where the images are there; their transition matrix elsewhere."""
 POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
-OF_METHOD = {("cifar10", "dividemix"): ("method.lambda_u=0",)}
-"""What a method is given on some images; with its default of 25, DivideMix falls behind its warm-up (see its card)."""
+OF_METHOD = {
+    ("cifar10", "dividemix"): (
+        "method.lambda_u=0",
+    ),  # with its default of 25 it falls behind its warm-up (see its card)
+    ("texts", "fedcorr"): ("method.mixup=false",),  # texts cannot be mixed
+}
+"""What a method is given on some data."""
 CENTRAL = ("method=fedavg", "centralized=true", "rounds=10", "train.epochs=1")
 FOLDS = 5
 KINDS: tuple[Recorded, ...] = ("window", "all", "final")
