@@ -214,6 +214,7 @@ def test_pages_have_the_times_of_the_runs_on_real_images() -> None:
 
 ONE_DIGIT = r"(?<![\d.])\d\d\.\d(?!\d)"
 TWO_DIGITS = r"(?<![\d.])\d\d\.\d\d(?!\d)"
+NUMBER = r"(?<![\d.])\d\d\.\d{1,2}(?!\d)"
 CARDS = [path for path in sorted((ROOT / "docs" / "methods").glob("*.md")) if "](../../results/" in path.read_text()]
 
 
@@ -224,6 +225,18 @@ def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> No
     linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
     found = {number for name in linked for number in re.findall(TWO_DIGITS, (ROOT / name).read_text())}
     assert {*re.findall(TWO_DIGITS, section)} <= found
+
+
+@pytest.mark.parametrize("card", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda path: path.stem)
+def test_a_card_says_so_where_it_has_numbers_without_a_record(card: Path) -> None:
+    """Accuracies that neither a linked table nor a row of the method or of FedAvg in the comparison has."""
+    section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text() + "\n## Measurements\n")[1].split("\n## ")[0]
+    linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
+    own = re.findall(rf"(?m)^\| (?:{card.stem}|fedavg) \|.*", COMPARISON.read_text())
+    texts = [*own, *((ROOT / one).read_text() for one in linked)]
+    kept = {*chain.from_iterable(re.findall(NUMBER, text) for text in texts)}
+    shown = {*re.findall(rf"(?<![+−]){NUMBER}(?! points)", section)}
+    assert shown <= kept or "no record" in section.lower()
 
 
 def short(values: list[float]) -> str:
