@@ -5,7 +5,7 @@ import json
 import re
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 import yaml
@@ -35,6 +35,28 @@ def rows(text: str, first: str) -> list[list[str]]:
     """The lines of the table whose first heading is ``first``, without its head."""
     of = text.split(f"\n| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in of]
+
+
+KINDS = {"table": "on a table"}
+"""Files of own data of other kinds than images, and the first headings of their tables."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_data_has_the_accuracies_and_rates_of_its_file(kind: str) -> None:
+    path = ROOT / "docs" / "own_data_measured.md"
+    told = rows(path.read_text(), KINDS[kind])
+    found, scores = [], {}
+    for study in Tuned.load(ROOT / "docs" / f"own_data_{kind}.json").studies:
+        assert study.reported is not None
+        assert study.chosen is not None
+        of = [100 * (score or 0.0) for _, score in sorted(study.reported.scores["mean_last_10"].items())]
+        scores[study.each["method"]] = of
+        found.append([study.each["method"], f"{fmean(of):.1f} ± {stdev(of):.1f}", study.chosen.values["train.lr"]])
+    assert told == found
+    p = {method: float(ttest_rel(of, scores["fedavg"]).pvalue) for method, of in scores.items() if method != "fedavg"}
+    apart = ", ".join(method for method in p if p[method] < 0.05) or "none"
+    after = path.read_text().split(f"\n| {KINDS[kind]} |")[1]
+    assert f"(p below 0.05, not corrected): {apart}." in " ".join(after.split("\n## ")[0].split())
 
 
 def studies(name: str = "comparison") -> dict[tuple[str, str], list[float]]:
