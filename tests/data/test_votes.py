@@ -10,7 +10,7 @@ from flnl.config import compose, identity
 from flnl.core.errors import UserError
 from flnl.data.datasets.label_file import LabelFile, read_label_file
 from flnl.data.federation.build import from_config
-from flnl.data.votes import NOBODY, counted, dealt, voted
+from flnl.data.votes import NOBODY, Vote, counted, dealt, voted
 from flnl.instruments.card.card import card, markdown
 
 PEOPLE = np.array([[0, 1, 2, 0], [1, 2, 2, NOBODY], [1, 0, NOBODY, NOBODY]])
@@ -45,6 +45,18 @@ def test_a_file_has_a_column_for_each_person(tmp_path: Path):
         read_label_file(write(tmp_path, ["0,a,b,x"]), "id", ["0"], ["a", "b"])
     with pytest.raises(UserError, match=r"line 2 .*: label '' is none of the classes"):  # one person labels all
         read_label_file(write(tmp_path, ["0,,b,b"]), "id", ["0"], ["a", "b"])
+
+
+def test_nobody_has_to_label_all_if_votes_decide(tmp_path: Path):
+    path = write(tmp_path, ["0,,b,b", "1,a,,", "2,,,c"])
+    votes: tuple[Vote, ...] = ("majority", "random")
+    for vote in votes:
+        table = read_label_file(path, "id", ["0", "1", "2"], ["a", "b", "c"], vote)
+        assert table.given.tolist() == [1, 0, 2]
+        assert table.people is not None
+        assert table.people[0].tolist() == [NOBODY, 0, NOBODY]
+    with pytest.raises(UserError, match=r"line 2 of .*: '0' has no label$"):
+        read_label_file(write(tmp_path, ["0,,,"]), "id", ["0"], ["a", "b"], "majority")
 
 
 COUNTS = "id,true,count_b,count_a,count_c\n2,c,,1,1\n0,a,2,0,1\n1,b,1,2,0\n"
@@ -117,6 +129,8 @@ def test_the_card_tells_how_far_people_agree(tmp_path: Path):
     assert "| labels as most people gave | 80.00 % |" in page
     (_, given), _ = shown(tmp_path)
     assert given == [0, 1, 0, 1]
+    with pytest.raises(UserError, match=r"dataset\.vote=majority chooses among .*: set dataset\.labels to their file"):
+        shown(tmp_path, "dataset.labels=null", "dataset.vote=majority")
     (tmp_path / "labels.csv").write_text("id,label\n0,0\n1,1\n2,0\n3,1\n")
     (agreement, _), page = shown(tmp_path)
     assert agreement is None

@@ -1,7 +1,6 @@
 """Read which client holds which sample from a user's file: ``partition.path``."""
 
 import csv
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
 from flnl.data.owners import Owners
-from flnl.storage.csv_lines import CsvLines, opened
+from flnl.storage.csv_lines import UNNAMED, CsvLines, opened
 from flnl.storage.written_names import WrittenNames
 
 CLIENT, ID = "client", "id"
 """The columns of a CSV file with a header."""
-_INDEX = re.compile(r"(Unnamed: [0-9]+)?")
-"""How pandas calls the column of a frame's index."""
 
 
 def read_owners(path: Path, ids: Sequence[str]) -> Owners:
@@ -76,7 +73,7 @@ def _of_lines(path: Path, ids: Sequence[str]) -> Owners:
             raise ValueError("one client a line, or a header with client and id, is needed")
         (only,) = header
         return Owners.of([only, *columns[only]], f"partition.path={path}", leaves_out=True)
-    index = [name for name in header[:1] if _INDEX.fullmatch(name)]
+    index = [name for name in header[:1] if UNNAMED.fullmatch(name)]
     if index and columns[index[0]] != [str(i) for i in range(len(columns[index[0]]))]:
         raise ValueError(
             "the first column has no name and is not 0, 1, 2 ...; call it id if it names samples, or leave it out"

@@ -40,7 +40,7 @@ def dealt(counts: Indices) -> Indices:
 
 
 def voted(labels: Indices, vote: Vote) -> Labels:
-    """The given label [N] of ``labels`` [people, N], of which the first has one for each sample.
+    """The given label [N] of ``labels`` [people, N], of which each sample has one; with ``first``, by the first person.
 
     >>> voted(np.array([[0, 1, 2], [1, 2, 2], [1, 0, -1]]), "majority").tolist()
     [1, 1, 2]

@@ -16,6 +16,9 @@ SEPARATORS = (",", ";", "\t")
 """Between values. Spreadsheets write semicolons where a comma is part of a number."""
 _STATED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 """A first line by which a file tells a spreadsheet its separator."""
+UNNAMED = re.compile(r"(Unnamed: [0-9]+)?")
+"""How pandas calls the column of a frame's index."""
+_BYTES = re.compile("[\udc80-\udcff]")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -39,6 +42,11 @@ def opened(path: Path) -> TextIO:
     if marked:
         return path.open(newline="", encoding="utf-16")
     return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")  # names of files may be any bytes
+
+
+def undecoded(text: str) -> bool:
+    """Whether a text that ``opened`` has read has bytes that are no UTF-8, as names of files may have."""
+    return _BYTES.search(text) is not None
 
 
 class CsvLines:

@@ -80,7 +80,7 @@ class Arrays:
         classes = classes_of(arrays, path, more=self.labels is not None)
         y_train = labels_of(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
         table = self._label_file(arrays, root, path, len(train), classes)
-        truth, given = choose_labels(self.truth, "y_train", y_train, table)
+        truth, given = choose_labels(self.truth, "y_train", y_train, table, self.vote)
         owners = table.owners if table else None
         if owners is None and "clients" in arrays:
             owners = owners_of(arrays["clients"], len(train), path)

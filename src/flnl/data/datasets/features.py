@@ -65,7 +65,7 @@ class Features:
             table = read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes, self.vote)
         elif "y_given" in arrays:
             table = LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
-        truth, given = choose_labels(self.truth, "y_train", y_train, table)
+        truth, given = choose_labels(self.truth, "y_train", y_train, table, self.vote)
         owners = table.owners if table else None
         if owners is None and "clients" in arrays:
             owners = owners_of(arrays["clients"], count, path)

@@ -82,7 +82,7 @@ class ImageFolder:
         way = _way(train)
         folder_labels = _folder_labels(train, classes, way) if class_folders else None
         table = None if file is None else read_label_file(file, "path", train.paths, classes, self.vote)
-        truth, given = choose_labels(self.truth, "folder", folder_labels, table)
+        truth, given = choose_labels(self.truth, "folder", folder_labels, table, self.vote)
         owners = table.owners if table else None
         if owners is None and train.sites is not None:
             owners = _owners(train.sites, self.root)

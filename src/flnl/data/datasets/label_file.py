@@ -15,7 +15,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.owners import Owners, owner_name
 from flnl.data.votes import NOBODY, Vote, dealt, voted
-from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
+from flnl.storage.csv_lines import CsvLines, LineLengthError, opened, undecoded
 from flnl.storage.spreadsheet import text_of
 from flnl.storage.written_names import WrittenNames
 
@@ -49,7 +49,8 @@ def read_label_file(
 ) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
-    Further columns that are called as ``ANOTHER`` have labels by more people; or those called as ``COUNT`` count the
+    Further columns that are called as ``ANOTHER`` have labels by more people, of whom each may have left out samples
+    (the first only if ``vote`` does not take theirs); or those called as ``COUNT`` count the
     labels of each class, and then there need be no ``label``. ``vote`` says which label is given; among equally many
     counted ones, ``majority`` takes the first class.
 
@@ -72,6 +73,7 @@ def read_label_file(
     position, named = WrittenNames(samples, below="train"), _classes(classes)
     first = rows[0][1]
     more = [name for name in first if ANOTHER.fullmatch(name)]
+    may_be_empty = [*more, *["label"] * (vote != "first" and bool(more))]
     class_of = _counted_classes(first, named, path)
     _check_vote(vote, path, one="label" in first, several=bool(more), counts=bool(class_of))
     columns: dict[str, list[int]] = {
@@ -85,19 +87,21 @@ def read_label_file(
         where = f"dataset.labels: line {number} of {path}"
         place = position.find(row[column])
         if place is None:
-            hint = "; the file should be encoded as UTF-8" if _undecoded(row[column]) else ""
+            hint = "; the file should be encoded as UTF-8" if undecoded(row[column]) else ""
             raise UserError(f"{where}: there is no training sample {row[column]!r}{hint}")
         if line[place]:
             raise UserError(f"{where}: {samples[place]!r} has a line already, number {line[place]}")
         line[place] = number
         for name, values in columns.items():
-            if name in more and not row[name].strip():
+            if name in may_be_empty and not row[name].strip():
                 continue
             label = named(row[name])
             if label is None:
                 way = "; a class without a test image needs a folder in train" if column == "path" else ""
                 raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({some(classes)}){way}")
             values[place] = label
+        if more and all(values[place] == NOBODY for name, values in columns.items() if name != "true"):
+            raise UserError(f"{where}: {samples[place]!r} has no label")
         for name, label in class_of.items():
             counts[place, label] = _count(row[name], f"{where}: {name}")
         if class_of and not 0 < counts[place].sum() <= MOST:
@@ -201,7 +205,7 @@ def named_labels(path: Path, column: str) -> set[str]:
 
 
 def choose_labels(
-    truth: str, builtin_name: str, builtin: Labels | None, table: LabelFile | None
+    truth: str, builtin_name: str, builtin: Labels | None, table: LabelFile | None, vote: Vote
 ) -> tuple[Labels | None, Labels | None]:
     """Decide which labels of a training set are true and which are given.
 
@@ -212,6 +216,7 @@ def choose_labels(
         builtin_name: name of the labels that the data set has without a label file.
         builtin: those labels, None if there are none.
         table: the label file, None if there is none.
+        vote: which of several labels it was to give.
 
     Returns:
         The true and the given labels; None if unknown.
@@ -219,6 +224,8 @@ def choose_labels(
     Raises:
         UserError: if the labels that ``truth`` names do not exist, or there are no labels at all.
     """
+    if vote != "first" and (table is None or table.people is None):
+        raise UserError(f"dataset.vote={vote} chooses among labels by several people: set dataset.labels to their file")
     if truth == "csv" and (table is None or table.true is None):
         raise UserError("dataset.truth=csv needs a label file with a column 'true': set dataset.labels to one")
     if truth == builtin_name and builtin is None:
@@ -255,7 +262,7 @@ def _rows(path: Path, column: str) -> list[tuple[int, dict[str, str]]]:
 
 
 def _check_header(header: Sequence[str], path: Path, column: str) -> None:
-    if any(map(_undecoded, header)):
+    if any(map(undecoded, header)):
         raise UserError(
             f"dataset.labels: {path} cannot be read (it is not encoded as UTF-8); it should be a CSV file in UTF-8"
         )
@@ -266,11 +273,6 @@ def _check_header(header: Sequence[str], path: Path, column: str) -> None:
             f"dataset.labels: {path} has no column {absent[0]!r}: its header should be {column},label and, if known,"
             " true and client"
         )
-
-
-def _undecoded(text: str) -> bool:
-    """Whether a text has bytes that are no UTF-8, as names of files may have."""
-    return any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def some(names: Sequence[str]) -> str:
