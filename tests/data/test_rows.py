@@ -188,17 +188,37 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
         ("x,label", "red,a", {}, r"column 'x' has 'red', which is no number: write categories as numbers"),
         ("x,label", ",a", {}, r"column 'x' has '', which is no number"),
         ("x,label", "nan,a", {}, r"column 'x' has 'nan', which is no number"),
-        ("x,label", "1e99,a", {}, r"not finite as float32"),
+        ("x,label", "1e99,a", {}, r"file: .*column 'x' has '1e99', which is not finite as float32$"),
+        ("x,label", "-inf,a", {}, r"column 'x' has '-inf', which is not finite as float32$"),
+        ("x,label", "1_0,a", {}, r"column 'x' has '1_0', which is no number"),
+        ("x,label", "1,NaN", {}, r"row 1 has no label, but 'NaN'$"),
+        ("x,label", "1,1.0\n1,1", {}, r"the labels '1' and '1\.0' are one number; write them alike$"),
+        ("x,label", b"1,\xe4", {}, r"cannot be read \(line 3 is not encoded as UTF-8\)"),
+        ("Unnamed: 0,x,label", "1,2,a", {}, r"has a column 'Unnamed: 0', as of row numbers that are no longer 0, 1, 2"),
         ("x,label", "1,", {}, r"row 1 has no label"),
         ("label", "a", {}, r"has no column of numbers beside those of label and client"),
         ("x,label", "1,b", {}, r"column 'label' has 1 class"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: str, changes: Any, reason: str):
-    usual = "1,b" if header == "x,label" else "b"
-    write(tmp_path / "table.csv", header, [usual, row] + [usual] * 6)
+def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: str | bytes, changes: Any, reason: str):
+    usual = ",".join([*"1" * header.count(","), "b"])
+    text = "\n".join([header, usual, "ROW", *[usual] * 6]).encode()
+    (tmp_path / "table.csv").write_bytes(text.replace(b"ROW", row if isinstance(row, bytes) else row.encode()))
     with pytest.raises(UserError, match=rf"^dataset\..*{reason}"):
         table(tmp_path, **changes)
+
+
+def test_the_index_of_a_frame_is_no_input(tmp_path: Path):
+    """Where rows are sorted by label, it would tell the label."""
+    for header, leave_out in ((",x,label", []), ("Unnamed: 0,x,label", []), ("Unnamed: 0,x,label", ["Unnamed: 0"])):
+        write(tmp_path / "table.csv", header, [f"{i},{i % 3},{'aabb'[i % 4]}" for i in range(20)])
+        assert table(tmp_path, leave_out=leave_out).train.shape == (1,)
+
+
+def test_labels_that_look_equal_are_one_class(tmp_path: Path):
+    write(tmp_path / "table.csv", "x,label", ["1,caf\u00e9", "1,cafe\u0301", "1,b"])
+    write(tmp_path / "test.csv", "x,label", ["1,cafe\u0301"])
+    assert table(tmp_path, test="test.csv").classes == ("b", "caf\u00e9")
 
 
 def test_other_kinds_of_files_are_named(tmp_path: Path):

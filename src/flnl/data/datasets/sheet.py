@@ -1,6 +1,7 @@
 """CSV files with a header, of which columns are labels and owners, and others inputs."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from flnl.core.ranges import PathText, PositiveCount
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import FROM_ROOT
 from flnl.data.owners import LEFT_OUT, Owners
-from flnl.storage.csv_lines import CsvLines, opened
+from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
+from flnl.storage.written_names import composed
 
 Columns = Mapping[str, Sequence[str]]
 
@@ -77,9 +79,17 @@ class Sheet:
                 if one is not None and one not in read:
                     file, other = told.removeprefix("dataset.file: "), "; null if there is none" * (key == "truth")
                     raise UserError(f"dataset.{key}: {file} has no column {one!r}; it has {', '.join(read)}{other}")
+        first = next(iter(read))
+        if (
+            first not in named
+            and UNNAMED.fullmatch(first)
+            and list(read[first]) == [*map(str, range(len(read[first])))]
+        ):
+            del read[first]  # the index of a frame of pandas
         right = self.label if self.truth is None else self.truth
+        read = {**read, **{one: named_classes(read[one], told) for one in (self.label, right)}}
         if self.test is None:
-            labels = numbered(read[right], ordered({*read[right]}), told)
+            labels = numbered(read[right], ordered({*read[right]}))
             tested = every(labels, self.test_every)
             train, test = taken(read, np.setdiff1d(np.arange(len(labels)), tested)), taken(read, tested)
         else:
@@ -87,9 +97,14 @@ class Sheet:
             used = inputs or [one for one in read if one not in named]
             if missing := [one for one in (*used, right) if one not in test]:
                 raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
+            test = {**test, right: named_classes(test[right], of_test)}
         classes = ordered({*train[self.label], *train[right], *test[right]})
         if len(classes) < 2:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
+        if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
+            raise UserError(
+                f"{told}: the labels {_whole(twice[0])!r} and {twice[0]!r} are one number; write them alike"
+            )
         owners, test_owners = None, None
         if self.client is not None:
             owners = _owners(train[self.client], f"{told}: column {self.client!r}")
@@ -103,9 +118,9 @@ class Sheet:
             test,
             {
                 "classes": classes,
-                "truth": None if self.truth is None else numbered(train[self.truth], classes, told),
-                "given": None if self.truth == self.label else numbered(train[self.label], classes, told),
-                "test_labels": numbered(test[right], classes, of_test),
+                "truth": None if self.truth is None else numbered(train[self.truth], classes),
+                "given": None if self.truth == self.label else numbered(train[self.label], classes),
+                "test_labels": numbered(test[right], classes),
                 "owners": owners,
                 "test_owners": test_owners,
             },
@@ -121,7 +136,7 @@ def every(labels: Labels, step: int) -> Indices:
     return np.sort(np.argsort(labels, kind="stable")[::step]).astype(np.int64)
 
 
-def read_columns(path: Path, told: str) -> Columns:
+def read_columns(path: Path, told: str) -> dict[str, Sequence[str]]:
     """The values below each name of the header.
 
     Raises:
@@ -132,16 +147,32 @@ def read_columns(path: Path, told: str) -> Columns:
     try:
         with opened(path) as file:
             lines = CsvLines(file, skipinitialspace=True)
+            if any(map(undecoded, lines.header)):
+                raise ValueError("line 1 is not encoded as UTF-8")
             columns: dict[str, list[str]] = {name: [] for name in lines.header}
-            for _, row in lines:
+            for number, row in lines:
                 for name, value in row.items():
+                    if undecoded(value):
+                        raise ValueError(f"line {number} is not encoded as UTF-8")
                     columns[name].append(value.strip())
     except (OSError, UnicodeError, csv.Error, ValueError) as error:
         begins = FROM_ROOT if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"{told} cannot be read ({error}); it should be a CSV file{begins}") from error
     if not any(columns.values()):
         raise UserError(f"{told} has no rows")
-    return columns
+    return {**columns}
+
+
+def named_classes(written: Sequence[str], told: str) -> Sequence[str]:
+    """Labels by which classes are equal that look equal.
+
+    Raises:
+        UserError: if one is missing.
+    """
+    for row, name in enumerate(written):
+        if name.lower() in ("", "nan"):
+            raise UserError(f"{told}: row {row} has no label" + f", but {name!r}" * bool(name))
+    return [composed(name) for name in written]
 
 
 def taken(columns: Columns, index: Indices) -> Columns:
@@ -154,16 +185,15 @@ def ordered(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
 
 
-def numbered(written: Sequence[str], classes: Sequence[str], told: str) -> Labels:
-    """Labels as numbers of the classes.
-
-    Raises:
-        UserError: if one is missing.
-    """
-    if "" in written:
-        raise UserError(f"{told}: row {list(written).index('')} has no label")
+def numbered(written: Sequence[str], classes: Sequence[str]) -> Labels:
+    """Labels as numbers of the classes."""
     number = {name: i for i, name in enumerate(classes)}
     return np.array([number[name] for name in written], np.int64)
+
+
+def _whole(name: str) -> str:
+    """A label that is a whole number without its decimals, as of 1.0."""
+    return re.sub(r"(?<=[0-9])\.0+$", "", name)
 
 
 def _owners(written: Sequence[str], told: str) -> Owners:

@@ -15,6 +15,7 @@ from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
 from flnl.data.datasets.sheet import Sheet, every
+from flnl.storage.csv_lines import UNNAMED
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Table(Sheet):
         """
         rows = self.divided(left_out=self.leave_out)
         columns = [one for one in rows.train if one not in (self.label, self.truth, self.client, *self.leave_out)]
+        if unnamed := [one for one in columns if UNNAMED.fullmatch(one)]:
+            raise UserError(
+                f"{self.told[0]} has a column {unnamed[0]!r}, as of row numbers that are no longer 0, 1, 2 ...: give "
+                "it a name if it is an input, or take it out"
+            )
         x = _values(rows.train, columns, self.told[0]), _values(rows.test, columns, self.told[1])
         return _assembled(self, x, columns, rows.known)
 
@@ -80,6 +86,7 @@ class Bundled:
         return _assembled(self, x, list(map(str, source.feature_names)), known)
 
 
+FLOAT32 = float(np.finfo(np.float32).max)
 COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow", "aspen", "douglas-fir", "krummholz")
 
 
@@ -115,6 +122,8 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
     for d, name in enumerate(columns):
         for row, text in enumerate(part[name]):
             values[row, d] = number = _number(text)
+            if abs(number) > FLOAT32:
+                raise UserError(f"{told}: column {name!r} has {text!r}, which is not finite as float32")
             if not isfinite(number):
                 raise UserError(
                     f"{told}: column {name!r} has {text!r}, which is no number: write categories as numbers, fill in"
@@ -125,6 +134,6 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return nan if "_" in text else float(text)  # Python reads 1_0 as 10
     except ValueError:
         return nan
