@@ -208,6 +208,25 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: st
         table(tmp_path, **changes)
 
 
+def test_labels_of_a_file_are_given_in_place_of_the_columns(tmp_path: Path):
+    """Their samples are called by the rows of the sheet, from 0, as those of the run's files are."""
+    write(tmp_path / "table.csv", "x,label,clinic", [f"{i},{'ab'[i % 2]},h{i % 3}" for i in range(20)])
+    train = [i for i in range(20) if i not in (0, 10, 1, 11)]
+    write(tmp_path / "labels.csv", "id,label,label_2", [f"{i},,{'ba'[i % 2]}" for i in reversed(train)])
+    data = table(tmp_path, client="clinic", labels="labels.csv", vote="majority")
+    assert list(map(int, data.ids)) == data.train.pixels[:, 0].tolist() == train
+    assert data.given.tolist() == [1 - i % 2 for i in train] == (1 - data.truth).tolist()
+    assert data.people.shape == (2, 16)
+    assert data.clients.tolist() == [i % 3 for i in train]
+    write(tmp_path / "labels.csv", "id,label,client", [f"{i},b,n" for i in train])
+    unknown = table(tmp_path, client="clinic", labels="labels.csv", truth=None)
+    assert (unknown.truth, {*unknown.given.tolist()}, unknown.client_names) == (None, {1}, ("n",))
+    some = table(tmp_path, train_sample=4, leave_out=["clinic"])
+    assert list(map(int, some.ids)) == some.train.pixels[:, 0].tolist()
+    with pytest.raises(UserError, match=r"^dataset\.vote=random chooses among labels by several people"):
+        table(tmp_path, vote="random", leave_out=["clinic"])
+
+
 def test_the_index_of_a_frame_is_no_input(tmp_path: Path):
     """Where rows are sorted by label, it would tell the label."""
     for header, leave_out in ((",x,label", []), ("Unnamed: 0,x,label", []), ("Unnamed: 0,x,label", ["Unnamed: 0"])):

@@ -82,7 +82,7 @@ def test_a_sheet_of_texts(tmp_path: Path):
     both = texts(tmp_path, text=["source", "text"])
     assert both.texts[0].split()[0] in ("s0", "s1", "s2")
     some = texts(tmp_path, train_sample=6)
-    assert [data.texts[int(i)] for i in some.ids] == [*some.texts]
+    assert [data.texts[data.ids.index(i)] for i in some.ids] == [*some.texts]
     with pytest.raises(UserError, match=r"texts\.csv has no column 'title'; it has id, text, label, source$"):
         texts(tmp_path, text=["title"])
 

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,11 @@ from annotated_types import Ge
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
-from flnl.core.ranges import PathText, PositiveCount
+from flnl.core.ranges import Neutral, PathText, PositiveCount
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
 from flnl.data.owners import LEFT_OUT, Owners
+from flnl.data.votes import Vote
 from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
 from flnl.storage.written_names import composed
 
@@ -28,7 +29,7 @@ class Divided:
 
     train: Columns
     test: Columns
-    known: Mapping[str, Any]  # of the rows, as arguments of ``assemble``: classes, labels and owners
+    known: Mapping[str, Any]  # of the rows, as arguments of ``assemble``: classes, labels, owners, ids
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Sheet:
 
     The test rows are those of a second file, or of the samples of each class every ``test_every``-th, beginning with
     the first. ``truth`` is the column with the correct labels: that of the labels if these are correct, null if none.
+    ``labels`` is a label file whose labels are given in place of the column's; samples are called by their row of the
+    sheet, from 0.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Sheet:
     client: str | None
     train_sample: PositiveCount | None
     test_size: PositiveCount | None
+    labels: Annotated[PathText | None, Neutral(None)] = field(default=None, kw_only=True)  # earlier records lack both
+    vote: Annotated[Vote, Neutral("first")] = field(default="first", kw_only=True)
 
     @property
     def told(self) -> tuple[str, str]:
@@ -91,13 +96,15 @@ class Sheet:
         if self.test is None:
             labels = numbered(read[right], ordered({*read[right]}))
             tested = every(labels, self.test_every)
-            train, test = taken(read, np.setdiff1d(np.arange(len(labels)), tested)), taken(read, tested)
+            kept = np.setdiff1d(np.arange(len(labels)), tested)
+            train, test = taken(read, kept), taken(read, tested)
         else:
             train, test = read, read_columns(root / Path(self.test).expanduser(), of_test)
             used = inputs or [one for one in read if one not in named]
             if missing := [one for one in (*used, right) if one not in test]:
                 raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
             test = {**test, right: named_classes(test[right], of_test)}
+            kept = np.arange(len(read[right]))
         classes = ordered({*train[self.label], *train[right], *test[right]})
         if len(classes) < 2:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
@@ -105,24 +112,32 @@ class Sheet:
             raise UserError(
                 f"{told}: the labels {_whole(twice[0])!r} and {twice[0]!r} are one number; write them alike"
             )
-        owners, test_owners = None, None
+        ids = tuple(map(str, kept.tolist()))
+        held = None if self.truth == self.label else LabelFile(numbered(train[self.label], classes), None, None)
+        if self.labels is not None:
+            held = read_label_file(root / Path(self.labels).expanduser(), "id", ids, classes, self.vote)
+        known = None if self.truth is None else numbered(train[self.truth], classes)
+        truth, given = choose_labels("none" if known is None else "truth", "truth", known, held, self.vote)
+        owners, test_owners = held.owners if held else None, None
         if self.client is not None:
-            owners = _owners(train[self.client], f"{told}: column {self.client!r}")
+            owners = owners or _owners(train[self.client], f"{told}: column {self.client!r}")
             if self.client in test:
                 number = {name: i for i, name in enumerate(owners.names)}
                 theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
-                known = [number.get(name, LEFT_OUT) for name in theirs.names]
-                test_owners = np.array(known, np.int64)[theirs.number]
+                numbers = [number.get(name, LEFT_OUT) for name in theirs.names]
+                test_owners = np.array(numbers, np.int64)[theirs.number]
         return Divided(
             train,
             test,
             {
                 "classes": classes,
-                "truth": None if self.truth is None else numbered(train[self.truth], classes),
-                "given": None if self.truth == self.label else numbered(train[self.label], classes),
+                "truth": truth,
+                "given": given,
                 "test_labels": numbered(test[right], classes),
                 "owners": owners,
                 "test_owners": test_owners,
+                "people": held.people if held else None,
+                "ids": ids,
             },
         )
 
