@@ -37,7 +37,7 @@ def rows(text: str, first: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in of]
 
 
-KINDS = {"table": "on a table"}
+KINDS = {"table": "on a table", "features": "on features"}
 """Files of own data of other kinds than images, and the first headings of their tables."""
 
 
