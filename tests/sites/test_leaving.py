@@ -1,12 +1,40 @@
 """What the page of three hospitals says of what leaves a site is what the types say."""
 
+from dataclasses import make_dataclass
+
+import pytest
+
+from flnl.sites import messages
+from flnl.sites.audit_messages import Question
 from tests.sites import leaving
 
 
 def test_the_table_is_that_of_the_types() -> None:
     """``python -m tests.sites.leaving`` writes it anew."""
     page = leaving.PAGE.read_text()
-    assert page == leaving.written(page)
+    assert page == leaving.written(page, leaving.BEGIN, leaving.table())
+
+
+def test_what_crosses_with_every_method_is_that_of_the_types() -> None:
+    page = leaving.PAGE.read_text()
+    assert page == leaving.written(page, leaving.MESSAGES, leaving.messages())
+
+
+def test_a_message_of_which_nothing_is_said_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind that a site answers; one that nobody answers; a field of a question."""
+    page, more = leaving.PAGE.read_text(), {"kind": str, "run": str}
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "PEEK", more, raising=False)
+        assert page != leaving.written(page, leaving.MESSAGES, leaving.messages())
+        patched.setitem(messages.ASKED, "peek", more)
+        with pytest.raises(KeyError, match="peek"):
+            leaving.messages()
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            leaving, "Question", make_dataclass("Question", ["peek"], bases=(Question,), kw_only=True, frozen=True)
+        )
+        with pytest.raises(KeyError, match="peek"):
+            leaving.messages()
 
 
 def test_what_tells_of_labels_is_in_the_last_column() -> None:

@@ -168,19 +168,13 @@ class Desk:
             return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        kinds = {
-            "open": messages.OPEN,
-            "task": messages.TASK,
-            "evaluate": messages.EVALUATE,
-            "finish": messages.FINISH,
-            "audit": messages.AUDIT,
-            "record": messages.RECORD,
-        }
         name = messages.run_of(parts)
         run = self._run(name)
         if name and run is None:
             raise RefusedError("the server has not opened this run here")
-        header = messages.read_header(parts, kinds, set() if run is None else {*_expected(run.built), Question})
+        header = messages.read_header(
+            parts, messages.ASKED, set() if run is None else {*_expected(run.built), Question}
+        )
         if header["kind"] == "open":
             return [self._open(header, parts[0])]
         assert run is not None, "only a message that opens a run has no name of one"

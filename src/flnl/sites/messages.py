@@ -108,6 +108,12 @@ AUDIT = {"kind": str, "run": str, "question": Any}
 AUDITED = {"kind": str, "told": Any}
 """A site's answer, of the type that belongs to the question."""
 
+ASKED = {
+    **{"open": OPEN, "task": TASK, "evaluate": EVALUATE, "record": RECORD, "finish": FINISH},
+    "audit": AUDIT,
+}
+"""All that a site answers but a greeting, by kind."""
+
 FINISHED = {"kind": str, "flagged": int | None, "changed": int | None}
 """A site has written what it gets out of a run."""
 
