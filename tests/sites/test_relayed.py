@@ -47,6 +47,28 @@ def test_each_message_has_its_answer_once(carrier: Relayed, tmp_path: Path) -> N
     assert carrier.nodes() == ["a", "b"]
 
 
+def test_three_thousand_sites_that_answer_at_once_are_heard(carrier: Relayed, tmp_path: Path) -> None:
+    """A frame has 4,096 parts at most, and an answer two."""
+    nodes = {f"site-{number}": Node(lambda parts: [b"done", *parts]) for number in range(3000)}
+    relay = RelayHere(tmp_path / "s", nodes)
+    relay.start()
+    ids = [carrier.push(site, [site.encode()], 60.0) for site in nodes]
+    assert answered(carrier, ids, 60.0) == {one: [b"done", site.encode()] for one, site in zip(ids, nodes, strict=True)}
+    assert len(relay.seen) == 3000
+
+
+def test_answers_are_asked_for_in_frames_that_take_them(
+    carrier: Relayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All have come when they are asked for, and together they are larger than a frame may be."""
+    monkeypatch.setattr(sockets, "MOST", 250_000)
+    monkeypatch.setattr(sockets.receive, "__defaults__", (250_000, *(sockets.receive.__defaults__ or ())[1:]))
+    monkeypatch.setattr(relayed, "ANSWER_ADDS", 10)
+    RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
+    ids = [carrier.push("a", [bytes(100_000)], 60.0) for _ in range(5)]
+    assert answered(carrier, ids) == {one: [b"echo", bytes(100_000)] for one in ids}
+
+
 def test_only_what_is_asked_for_is_given(carrier: Relayed, tmp_path: Path) -> None:
     RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
     first, second = (carrier.push("a", [text], 60.0) for text in (b"1", b"2"))

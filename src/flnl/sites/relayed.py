@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from selectors import EVENT_READ, DefaultSelector
@@ -28,6 +28,9 @@ LOOKS = 3.0
 """Seconds between two looks at who is there."""
 AGAIN = 2.0
 """Seconds after which a message is sent again that could not be delivered."""
+
+ANSWER, ANSWER_ADDS = 2, 2**20
+"""Parts of an answer, and bytes of which it is larger than what was asked, as a rule."""
 
 
 @dataclass
@@ -52,12 +55,14 @@ class Relayed:
         listener: where relays connect.
         revive: called while none is there, as often as somebody waits; it may start one.
         alive: whether what relays need is there; one that does not answer without it is given up.
+        came: called when one has connected.
         clock: seconds that never go back.
     """
 
     listener: socket.socket
     revive: Callable[[], object] = lambda: None
     alive: Callable[[], bool] = lambda: True
+    came: Callable[[], object] = lambda: None
     clock: Callable[[], float] = time.monotonic
     _relay: socket.socket | None = None
     _waiting: dict[str, _Message] = field(default_factory=dict)
@@ -99,21 +104,38 @@ class Relayed:
         by_relay = {m.number: one for one in ids if (m := self._waiting.get(one)) is not None and m.number is not None}
         if not by_relay:
             return {}
-        header, bodies = self._tell({"ask": "pull", "ids": list(by_relay)})
         answers: dict[str, Parts] = {}
-        for of, failed, size in header.get("answers", ()):
-            body, bodies = bodies[:size], bodies[size:]
-            one = by_relay.get(of)
-            if one is None:
-                continue
-            if failed is None:
-                answers[one] = body
-                del self._waiting[one]
-            else:
-                message = self._waiting[one]
-                log.info("%s: a message was not delivered (%.200s); it is sent again", message.to, failed)
-                message.number, message.after = None, now + AGAIN
+        for some in self._in_frames(by_relay):
+            header, bodies = self._tell({"ask": "pull", "ids": some})
+            if self._relay is None:  # it has ended
+                break
+            for of, failed, size in header.get("answers", ()):
+                body, bodies = bodies[:size], bodies[size:]
+                one = by_relay.get(of)
+                if one is None:
+                    continue
+                if failed is None:
+                    answers[one] = body
+                    del self._waiting[one]
+                else:
+                    message = self._waiting[one]
+                    log.info("%s: a message was not delivered (%.200s); it is sent again", message.to, failed)
+                    message.number, message.after = None, now + AGAIN
         return answers
+
+    def _in_frames(self, by_relay: Mapping[str, str]) -> Iterator[list[str]]:
+        """The relay's numbers of messages, in lists of so few that a frame takes answers as large as what was sent."""
+        some: list[str] = []
+        room = sockets.MOST
+        for number, one in by_relay.items():
+            size = sum(map(len, self._waiting[one].parts))
+            if some and (len(some) == sockets.MOST_PARTS // ANSWER or size > room):
+                yield some
+                some, room = [], sockets.MOST
+            some.append(number)
+            room -= size + ANSWER_ADDS
+        if some:
+            yield some
 
     def close(self) -> None:
         """Let the relay go, and end."""
@@ -182,4 +204,5 @@ class Relayed:
         except TimeoutError:
             return False
         self._relay.settimeout(ANSWERS)
+        self.came()
         return True

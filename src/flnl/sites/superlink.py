@@ -54,7 +54,6 @@ class SuperLink:
     _gate: subprocess.Popen[bytes] | None = None
     _due: float = -math.inf  # when the relay is submitted, if none has connected
     _patience: float = SUBMITS
-    _missed: float = -math.inf  # when none was there last
 
     @property
     def home(self) -> Path:
@@ -100,13 +99,14 @@ class SuperLink:
         if self._gate is None or self._gate.poll() is not None:
             log.warning("the gate has ended; it is started again")
             self._start_gate()
-        if time.monotonic() - self._missed > SUBMITS:  # one has been there since
-            self._due, self._patience = -math.inf, SUBMITS
         if time.monotonic() >= self._due:
             self.submit()
             self._due = time.monotonic() + self._patience
             self._patience = min(2 * self._patience, LATEST)
-        self._missed = time.monotonic()
+
+    def came(self) -> None:
+        """A relay has connected: once it has ended, it is submitted at once."""
+        self._due, self._patience = -math.inf, SUBMITS
 
     def submit(self) -> None:
         """Have the relay run here and at the sites."""
@@ -120,7 +120,7 @@ class SuperLink:
     @contextmanager
     def connected(self) -> Iterator[Carrier]:
         """All processes run within this."""
-        carrier = Relayed(self.listener(), self.revive, self.alive)
+        carrier = Relayed(self.listener(), self.revive, self.alive, self.came)
         try:
             self.start()
             print_line(f"{self.federation.name} listens at {self.federation.listen}", to=sys.stderr)
