@@ -105,7 +105,11 @@ def train(
                 status = "finished" if run.over else "stopped" if run.enough else "interrupted"
                 if status == "finished":
                     run.demand_training()
-                record = run.close(status)
+                try:
+                    record = run.close(status)
+                except InterruptedWaiting:  # others were to be told the end
+                    status = "interrupted"
+                    record = run.close(status)
             except Exception as error:
                 if isinstance(error, AwayError):
                     run.keep(now=True)
