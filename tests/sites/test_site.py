@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,37 @@ def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
     assert_same(again, simulated(data, tmp_path / "here", words))
 
 
+@pytest.mark.parametrize("kind", ["evaluate", "finish"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_evaluates_or_closes_ends_at_a_signal_and_goes_on(
+    sites: Sites, data: Path, tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
+    """A site is away when the last round is evaluated, or the run closed, when the signal comes."""
+    nodes, sent = sites.nodes(), list[float]()
+
+    def signalled() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    def handle(parts: Parts) -> Parts:
+        about = site.glimpse(parts)
+        if (about.get("kind"), about.get("round")) == (kind, 2):
+            nodes["north"].there = False
+            threading.Timer(0.2, signalled).start()
+            raise LostError
+        return sites.handle("north", parts)
+
+    nodes["north"].handle = handle
+    words = ("method=fedprox", "rounds=2", "fraction=1.0", "checkpoint.every=10")
+    there = sites.serve(tmp_path / "there", (*words, "executor.patience=0.002"), nodes)
+    assert time.monotonic() - sent[0] < 4
+    assert (there.record["status"], there.record["rounds"]) == ("interrupted", 2 if kind == "finish" else 1)
+    again = sites.serve(tmp_path / "there", (*words, "resume=true"))
+    assert again.record["status"] == "finished"
+    assert_same(again, simulated(data, tmp_path / "here", words))
+    assert len([*tmp_path.glob("lung-*/runs/*/model.pt")]) == len(SIZES)
+
+
 def test_the_server_knows_how_the_model_does_at_sites(sites: Sites, data: Path, tmp_path: Path) -> None:
     """Each site's test set is a third of the simulation's."""
     words = ("method=fedavg", "rounds=2", "fraction=1.0")
@@ -307,6 +340,50 @@ def test_who_sends_a_header_that_is_too_large_is_named(tmp_path: Path, data: Pat
     assert said == [f"refused: {answer}"]
     with pytest.raises(UserError, match=r"^site north sent a header of 14,680,064 bytes"):
         greeting.Held.read(parts, "north")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "told"),
+    [
+        ("", [300 * 2**20], "a part of 314,572,800 bytes, of which 67,108,864 are expected at most"),
+        ("", [300, 300 * 2**20], "no frame of this version"),
+        ("none", [0, 300 * 2**20], "the server has not opened this run here"),
+        ("known", [0, 300 * 2**20], r"a part of 314,572,800 bytes, of which 1,05\d,\d{3} are expected at most"),
+        ("known", [0, 10, 300 * 2**20], "a part of 314,572,800 bytes, of which 0 are expected"),
+    ],
+)
+def test_what_a_site_cannot_use_fills_no_memory(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, name: str, sizes: list[int], told: str
+) -> None:
+    """A server that says what comes, and sends it: 300 MiB cost 8 MiB at most, and are answered."""
+    sites = Sites(tmp_path, data, approve="ask")
+    header, door = opening(sites, monkeypatch), sites.doors["north"]
+    sites.folders["north"].approve(header["key"])
+    door.handle([messages.written(OPEN, **header)])
+    run = header["run"] if name == "known" else name
+    first = messages.written(messages.EVALUATE, kind="evaluate", run=run, round=1) if name else b""
+    sizes, piece = [len(first) or sizes[0], *sizes[1:]], bytes(2**20)
+    here, there = socket.socketpair()
+
+    def send() -> None:
+        text = json.dumps({"sizes": sizes}).encode()
+        here.sendall(len(text).to_bytes(4, "little") + text + first)
+        left = sum(sizes) - len(first)
+        while left:
+            here.sendall(piece[:left])
+            left -= min(left, len(piece))
+
+    with here, there:
+        thread = threading.Thread(target=send)
+        thread.start()
+        tracemalloc.start()
+        try:
+            attend(there, door)
+            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        finally:
+            tracemalloc.stop()
+        thread.join()
+        assert re.search(told, why(sockets.receive(here)[1]))
 
 
 def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:

@@ -159,13 +159,33 @@ class Desk:
         """The answer to a message; a refusal where the site does not do what it asks, whatever the bytes are."""
         try:
             return self._answer(parts)
-        except RefusedError as error:
+        except Exception as error:
+            return self.refusal(error)
+
+    def check(self, parts: Parts, size: int) -> None:
+        """Before a part of a message is read: whether the desk may use one of this ``size`` after these ``parts``.
+
+        Raises:
+            WireError: if it is larger than a header, or than a model of the run that the header names.
+            RefusedError: if no such run was opened.
+        """
+        most = 0
+        if not parts:
+            most = messages.LARGEST
+        elif len(parts) == 1 and (run := self._named(parts)) is not None:
+            most = messages.most_of(run.built.initial)
+        if size > most:
+            raise WireError(f"a part of {size:,} bytes, of which {most:,} are expected at most")
+
+    def refusal(self, error: Exception) -> list[bytes]:
+        """What is answered in place of what would have been."""
+        if isinstance(error, RefusedError):
             return [messages.written(messages.REFUSED, kind=error.kind, why=str(error))]
-        except WireError as error:
+        if isinstance(error, WireError):
             return [messages.written(messages.REFUSED, kind="refused", why=f"the server sent {error}")]
-        except Exception as error:  # its text may have values of samples or paths, also that of a user's error
-            log.warning("%s: a task failed", self.data.name, exc_info=True)
-            return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
+        # the text may have values of samples or paths, also that of a user's error
+        log.warning("%s: a task failed", self.data.name, exc_info=error)
+        return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
         name = messages.run_of(parts)
@@ -194,6 +214,18 @@ class Desk:
         return self._work(run, header, parts, params)
 
     # ---------------------------------------------------------------------------------------------------------- a run
+
+    def _named(self, parts: Parts) -> _Run | None:
+        """The run that a message is of; None if it names none, as one that opens a run.
+
+        Raises:
+            RefusedError: if it was not opened here.
+        """
+        name = messages.run_of(parts)
+        run = self._run(name)
+        if name and run is None:
+            raise RefusedError("the server has not opened this run here")
+        return run
 
     def _run(self, name: str) -> _Run | None:
         """A run of this name; one that was opened before this process began is opened again, as it was."""

@@ -130,7 +130,12 @@ def read_model(part: bytes, like: Params) -> Params:
     Raises:
         WireError: if it is something else.
     """
-    return wire.checked_model(wire.read(part, most=size_in_bytes(like) + LARGEST), like)
+    return wire.checked_model(wire.read(part, most=most_of(like)), like)
+
+
+def most_of(like: Params) -> int:
+    """The largest number of bytes of a frame with a model of this form."""
+    return size_in_bytes(like) + wire.LARGEST_FRONT
 
 
 class RefusedError(UserError):
@@ -152,7 +157,7 @@ class LostError(RefusedError):
 
 
 LARGEST = 64 * 2**20
-"""Most bytes of a header with its values, and of what frames add to a model."""
+"""Most bytes of a header with its values."""
 
 
 def run_of(parts: Parts) -> str:

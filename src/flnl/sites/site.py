@@ -81,6 +81,12 @@ class Door:
         self.say(f"connected as {self.site.name}; {about_data(self.data)}; waiting for a run")
         return [said]
 
+    def refuse(self, why: Exception) -> list[bytes]:
+        """The answer to a message that was not read."""
+        answer = self.desk.refusal(why)
+        self._tell({}, answer)
+        return answer
+
     def _enter(self, header: Mapping[str, Any]) -> None:
         """Let a run in once it is approved, also one that was open before this process began.
 
@@ -246,7 +252,11 @@ def attend(caller: socket.socket, door: Door) -> None:
     """Answer one message; one that does not come whole has none."""
     caller.settimeout(COMES)
     try:
-        _, parts = sockets.receive(caller)
-        sockets.send(caller, {}, door.handle(parts))
+        try:
+            _, parts = sockets.receive(caller, check=door.desk.check)
+            answer = door.handle(parts)
+        except sockets.UnreadError as unread:
+            answer = door.refuse(unread.why)
+        sockets.send(caller, {}, answer)
     except OSError as error:  # the answer is stored, and the server asks again
         log.info("the relay has gone (%s)", error)

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ class BrokenFrameError(ConnectionError):
     """The other end has closed within a frame, or has sent none."""
 
 
+class UnreadError(Exception):
+    """A message that was not read to its end, for a reason, ``why``, that a part of it has given."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 def send(to: socket.socket, header: Mapping[str, Any], parts: Sequence[bytes] = ()) -> None:
     """Write a frame."""
     text = json.dumps({**header, "sizes": [len(part) for part in parts]}).encode()
@@ -34,11 +42,19 @@ def send(to: socket.socket, header: Mapping[str, Any], parts: Sequence[bytes] = 
         to.sendall(part)
 
 
-def receive(of: socket.socket, most: int = MOST) -> tuple[dict[str, Any], list[bytes]]:
+def receive(
+    of: socket.socket, most: int = MOST, check: Callable[[Sequence[bytes], int], None] = lambda parts, size: None
+) -> tuple[dict[str, Any], list[bytes]]:
     """Read a frame of at most ``most`` bytes.
+
+    Args:
+        of: where it comes from.
+        most: the largest number of bytes of its parts.
+        check: called before each part with those before it and its size; if it raises, no more is kept in memory.
 
     Raises:
         BrokenFrameError: if it is none, or larger.
+        UnreadError: if ``check`` has raised; all bytes of the frame have come, so that it can be answered.
         TimeoutError: if the socket has a time limit, and nothing comes.
     """
     (length,) = struct.unpack("<I", _exactly(of, 4))
@@ -53,7 +69,23 @@ def receive(of: socket.socket, most: int = MOST) -> tuple[dict[str, Any], list[b
         raise BrokenFrameError("a header without the sizes of its parts")
     if sum(sizes) > most:
         raise BrokenFrameError(f"{sum(sizes):,} bytes, of which {most:,} are expected at most")
-    return header, [_exactly(of, size) for size in sizes]
+    parts: list[bytes] = []
+    for number, size in enumerate(sizes):
+        try:
+            check(parts, size)
+        except Exception as error:
+            _pass_over(of, sum(sizes[number:]))
+            raise UnreadError(error) from None
+        parts.append(_exactly(of, size))
+    return header, parts
+
+
+def _pass_over(of: socket.socket, count: int) -> None:
+    while count > 0:
+        got = len(of.recv(min(PIECE, count)))
+        if not got:
+            raise BrokenFrameError("the other end has closed")
+        count -= got
 
 
 def _exactly(of: socket.socket, count: int) -> bytes:

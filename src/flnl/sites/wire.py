@@ -28,6 +28,8 @@ MAGIC = b"FLNLw1\0\0"
 LARGEST_HEADER = 2**20
 """Bytes of a header: it has a line for each tensor, and no value of a sample. What is made of it takes up to 50 times
 as much memory."""
+LARGEST_FRONT = len(MAGIC) + 8 + LARGEST_HEADER
+"""Bytes before those of tensors."""
 MOST_VALUES = 2**16
 """Values of a header, and tensors."""
 DEEPEST = 32
