@@ -14,11 +14,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flnl.sites import sockets
+from flnl.core.errors import UserError
+from flnl.sites import desk, sockets
 from tests.sites.hospitals import SIZES, set_values, write_federation, write_site
 from tests.sites.test_site import Sites
 
 CANARY = "flnlcanary"
+KINDS = ("int64", "int32", "int16", "uint8", "float64", "float32", "float16")
+"""Types in which labels are searched for."""
+WRITTEN = {
+    *("federation.yaml", "sites.json"),
+    *(
+        ".lock",
+        "config.yaml",
+        "corrections.jsonl",
+        "crossed.csv",
+        "metrics.csv",
+        "metrics.jsonl",
+        "model.pt",
+        "result.json",
+        "sites.run",
+    ),
+}
+"""Files that a server may have after a run, beside its checkpoints: of a new one it has to be thought what it tells."""
 CLASSES = ("class-a", "class-b")
 OWNERS = (f"{CANARY}-owner-1", f"{CANARY}-owner-2")
 WORDS = ("dataset=image_folder", "dataset.image_size=8", "dataset.color=grey", "dataset.normalize=half")
@@ -62,15 +80,17 @@ class Marked(Sites):
             assert labels is not None
             for mark in (
                 *(pattern(name)[:11], CANARY.encode(), str(self.root / f"d{name}").encode()),
-                *(labels.astype(kind).tobytes() for kind in (np.int64, np.int32, np.uint8)),
-                *(str(labels.tolist()).encode(), ",".join(map(str, labels.tolist())).encode()),
+                *(labels.astype(kind).tobytes() for kind in KINDS),
+                np.eye(len(CLASSES), dtype=np.float32)[labels].tobytes(),
+                *(between.join(map(str, labels.tolist())).encode() for between in (", ", ",", " ", "\n", "")),
             ):
                 assert mark not in what, where
 
     def assert_only_sites_have_them(self, output: Path) -> None:
         """After a run: none in the server's folders; each site has its own."""
         files = [*contents(self.federation.folder), *contents(output)]
-        assert {"sites.run", "metrics.jsonl"} <= {Path(name).name for name, _ in files}
+        there = {Path(name).name for name, _ in files if "checkpoints" not in name and ".pt/" not in name}
+        assert there <= WRITTEN
         for name, content in files:
             self.assert_none_in(content, name)
         for name in SIZES:
@@ -90,10 +110,9 @@ def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield from ((f"{path}/{name}", archive.read(name)) for name in archive.namelist())
 
 
-@pytest.mark.parametrize("method", [FEDAVG, FEDCORR])
-def test_no_sample_label_or_name_is_written_to_a_socket(
-    tmp_path: Path, method: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All that is written to a socket."""
     written: list[bytes] = []
     plain = sockets.send
 
@@ -102,11 +121,38 @@ def test_no_sample_label_or_name_is_written_to_a_socket(
         plain(to, header, parts)
 
     monkeypatch.setattr(sockets, "send", send)
+    return written
+
+
+@pytest.mark.parametrize("method", [FEDAVG, FEDCORR])
+def test_no_sample_label_or_name_is_written_to_a_socket(
+    tmp_path: Path, method: Sequence[str], frames: list[bytes]
+) -> None:
     sites = Marked(tmp_path)
     sites.serve(tmp_path / "there", (*method, "fraction=1.0"))
-    every = b"\0".join(written)
-    assert len(written) > 10
+    every = b"\0".join(frames)
+    assert len(frames) > 10
     assert b'"train"' in every  # what is sent is seen
     assert str(tmp_path).encode() not in every
     sites.assert_none_in(every, "messages")
     sites.assert_only_sites_have_them(tmp_path / "there")
+
+
+@pytest.mark.parametrize("kind", [ValueError, UserError, OSError])
+def test_the_text_of_an_error_stays_at_the_site(
+    tmp_path: Path, frames: list[bytes], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """It may quote a cell of a table, or a path."""
+
+    def fails(*args: object) -> None:
+        raise kind(f"labels.csv, row 3: {CANARY}")
+
+    sites = Marked(tmp_path)
+    monkeypatch.setattr(desk, "entered", fails)
+    with pytest.raises(UserError, match=f"failed: {kind.__name__}\n"):
+        sites.serve(tmp_path / "there", (*FEDAVG, "fraction=1.0"))
+    assert len(frames) > 5
+    sites.assert_none_in(b"\0".join(frames), "messages")
+    for name, content in [*contents(sites.federation.folder), *contents(tmp_path / "there")]:
+        if Path(name).name != "error.log":  # sites and server are one process here, and so is the traceback
+            sites.assert_none_in(content, name)
