@@ -22,10 +22,9 @@ from flnl.console.extras import install
 from flnl.console.terminal import visible
 from flnl.core.errors import UserError
 from flnl.core.special import is_special
-from flnl.instruments.compare.costs import COSTS
 from flnl.instruments.compare.runs import Row, find, grouped, note
 from flnl.instruments.compare.selection import ordered, where
-from flnl.instruments.compare.table import SORTS, Table, measured
+from flnl.instruments.compare.table import COSTS, SORTS, Table, measured
 from flnl.storage.output_file import check_output, save_output
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def compare(arguments: Sequence[str]) -> None:
         request.rows or request.columns or request.against or request.ranks or (request.measure and not request.over)
     )
     if crossing and request.cost:
-        costs = ", ".join(cost.key for cost in COSTS)
+        costs = ", ".join(cost.key for cost in COSTS.values())
         raise UserError(
             f"--cost is for the table of all metrics; one of one measure can show a cost: --measure {costs}"
         )
@@ -131,7 +130,11 @@ def compare(arguments: Sequence[str]) -> None:
     for option, file in files.items():
         check_output(f"--{option} {file}", file)
     rows = grouped(where(find(request.runs, unfinished=request.unfinished), request.where))
-    table = cross(rows, request) if crossing else all_metrics(rows, request)
+    table: Table | Printed
+    if crossing:
+        table = cross(rows, request)
+    else:
+        table = Table.of(rows, request.sort or "mean", with_status=request.unfinished, cost=request.cost)
     show(table)
     if isinstance(table, Table) and table.unequal:
         note("rows on the same data have unequal seeds, so none of them is bold; --where seed=... takes some alone")
@@ -145,21 +148,12 @@ def compare(arguments: Sequence[str]) -> None:
         draw(panels(table), sorted({visible(row.dataset) for row in rows}), request.figure)
 
 
-def all_metrics(rows: Sequence[Row], request: Namespace) -> Table:
-    """The table of all metrics."""
-    return Table.of(rows, request.sort or "mean", with_status=request.unfinished, cost=request.cost)
-
-
 def _keys(text: str) -> list[str]:
     return [key for key in text.split(",") if key]
 
 
 def cross(rows: Sequence[Row], request: Namespace) -> Printed:
-    """The table of one measure.
-
-    Raises:
-        UserError: as ``crossed``.
-    """
+    """The table of one measure."""
     from flnl.instruments.compare.crossed import crossed
     from flnl.instruments.compare.printed import Printed
 
@@ -210,11 +204,7 @@ def show(table: Table | Printed) -> None:
 
 
 def save(option: str, file: Path, text: str) -> None:
-    """Write a table to a file.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Write a table to a file."""
     save_output(f"{option} {file}", file, text.encode("utf-8", errors="backslashreplace"))
     note(f"{option.removeprefix('--')}: {file}")
 
@@ -233,11 +223,7 @@ def panels(table: Table | Printed) -> list[tuple[str, list[tuple[str, list[Path]
 
 
 def draw(named: Sequence[tuple[str, Sequence[tuple[str, Sequence[Path]]]]], datasets: list[str], file: Path) -> None:
-    """Draw the curves of all rows with evaluations; of more than a dozen in a panel, the first.
-
-    Raises:
-        UserError: if the figure cannot be written.
-    """
+    """Draw the curves of all rows with evaluations; of more than a dozen in a panel, the first."""
     from flnl.figures import curves
 
     title = " and ".join(datasets) if len(datasets) <= 2 else f"{len(datasets)} data sets"
@@ -254,11 +240,7 @@ def draw(named: Sequence[tuple[str, Sequence[tuple[str, Sequence[Path]]]]], data
 
 
 def draw_over(rows: Sequence[Row], key: str, measure: str, file: Path) -> None:
-    """Draw a measure of the rows over a key.
-
-    Raises:
-        UserError: if they lack the key or the measure, or the figure cannot be written.
-    """
+    """Draw a measure of the rows over a key."""
     from flnl.figures import over
     from flnl.instruments.compare.over import swept
 

@@ -104,7 +104,7 @@ class Page:
             row += [_spread(self.scores[name].get(task.name)) for task in self.noisy]
             row += [self._harm(name) for _ in self._clean]
         heading = ["place", "entry", "rank", *(task.name for task in self.noisy), *("harm" for _ in self._clean)]
-        return grid([heading, ["---:", "---", *["---:"] * (len(heading) - 2)], *rows])
+        return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
 
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
@@ -112,8 +112,7 @@ class Page:
         for name in self.standing.mean_ranks:
             cells = [("" if (x := self.cost(name, cost)) is None else f"{x:.2f}") for cost in COSTS.values()]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
-        heading = ["entry", *COSTS, "given"]
-        return grid([heading, ["---", *["---:"] * len(COSTS), "---"], *rows])
+        return grid(["entry", *COSTS, "given"], rows, f"l{'r' * len(COSTS)}l")
 
     def _of_task(self, task: Task) -> str:
         ceiling = self.scores.get(CEILING, {}).get(task.name)
@@ -125,7 +124,7 @@ class Page:
             rows.append([self._named(name), _spread(score), beside, literal(score.rate)])
         if ceiling is not None and not task.clean:
             rows.insert(0, ["FedAvg on right labels", _spread(ceiling), "", literal(ceiling.rate)])
-        return grid([["entry", "accuracy, %", "beside FedAvg", "chosen"], ["---", "---:", "---:", "---"], *rows])
+        return grid(["entry", "accuracy, %", "beside FedAvg", "chosen"], rows, "lrrl")
 
     # --------------------------------------------------------------------------------------------------------- figures
 

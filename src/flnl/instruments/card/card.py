@@ -151,7 +151,7 @@ def markdown(card: Card) -> str:
     parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
     for table in _tables(card, None):
         header, *rows = [[*map(literal, cells)] for cells in (table.header, *table.rows)]
-        lines = grid([header, ["---:"] * len(header), *rows])
+        lines = grid(header, rows, "r" * len(header))
         parts.append("\n".join([f"## {table.title}\n", lines, *(["", table.note] if table.note else [])]) + "\n")
     return "\n".join(parts)
 

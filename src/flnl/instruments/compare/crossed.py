@@ -20,6 +20,7 @@ from flnl.instruments.compare.runs import Draw, Row, given_to, of_setting
 from flnl.instruments.compare.selection import check_key, ordered, same
 from flnl.instruments.compare.significance import LEVEL, Paired, fewest, holm, least
 from flnl.instruments.compare.table import Column, Number
+from flnl.record.run import RunRecord
 
 BEST = "best"
 """The reference that is the best row of each column."""
@@ -93,13 +94,10 @@ class Crossed:
     @cached_property
     def names(self) -> list[str]:
         """The names of the rows, marked with what their methods were given."""
-        return [f"{row.name}{self._given(i)}" for i, row in enumerate(self.rows)]
-
-    def _given(self, i: int) -> str:
-        return given_to([run for cell in self._of_row(i) for run in cell.row.runs])
-
-    def _of_row(self, i: int) -> list[Cell]:
-        return [cell for (row, _), cell in self.cells.items() if row == i]
+        runs: list[list[RunRecord]] = [[] for _ in self.rows]
+        for (i, _), cell in self.cells.items():
+            runs[i] += cell.row.runs
+        return [f"{row.name}{given_to(own)}" for row, own in zip(self.rows, runs, strict=True)]
 
     def column(self, j: int) -> dict[int, Cell]:
         """The cells of a column that have a number, by row."""
@@ -211,11 +209,8 @@ class Crossed:
     def _numbers(self) -> Iterable[str]:
         several = len(self.usual) > 1
         over = "mean ± sample standard deviation (n − 1) over" if several else "of"
-        yield f"{self.measure.heading}: {over} {_seeds(self.usual)}{' unless n is given' * self._unequal}."
-
-    @property
-    def _unequal(self) -> bool:
-        return any(frozenset(cell.values) != self.usual for cell in self.cells.values() if cell.values)
+        unequal = any(frozenset(cell.values) != self.usual for cell in self.cells.values() if cell.values)
+        yield f"{self.measure.heading}: {over} {_seeds(self.usual)}{' unless n is given' * unequal}."
 
     def _compared(self) -> Iterable[str]:
         if self.measure.higher is None:

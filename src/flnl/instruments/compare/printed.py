@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +13,11 @@ from flnl.console.ties import DIGITS
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.crossed import BEST, Cell, Comparison, Crossed
 from flnl.instruments.compare.latex import escaped
+from flnl.instruments.compare.table import decimals, written
 from flnl.storage.spreadsheet import csv_text
 
 MISSING, MINUS = "–", "−"
 GAP = 2
-MOST_DIGITS = 6
 MANY = 40
 """More comparisons than these are not printed: they are in the files."""
 
@@ -34,17 +33,10 @@ class Printed:
 
     @cached_property
     def digits(self) -> int:
-        """Decimals: two of percentages, none of counts, else enough for three digits of a typical number."""
-        sizes = sorted(abs(value) for cell in self.table.cells.values() for value in cell.values.values() if value)
+        """Decimals: two of percentages, else as many as ``decimals`` says."""
         if self.table.measure.heading.endswith("%"):
             return 2
-        if not sizes or all(size.is_integer() for size in sizes):
-            return 0
-        return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(sizes[len(sizes) // 2]))))
-
-    def _text(self, mean: float, deviation: float | None, sign: str = "-") -> str:
-        number = f"{mean:{sign}.{self.digits}f}".replace("-", MINUS)
-        return number if deviation is None else f"{number} ± {deviation:.{self.digits}f}"
+        return decimals(value for cell in self.table.cells.values() for value in cell.values.values())
 
     def _cell(self, i: int, j: int) -> str:
         """Mean and deviation, with the number of seeds where they are not those of most cells."""
@@ -52,7 +44,7 @@ class Printed:
         if cell is None or cell.number is None:
             return MISSING
         count = "" if frozenset(cell.values) == self.table.usual else f" (n={len(cell.values)})"
-        return self._text(cell.number.mean, cell.number.deviation) + count
+        return written(cell.number.mean, cell.number.deviation, self.digits) + count
 
     @property
     def _corner(self) -> str:
@@ -147,7 +139,7 @@ class Printed:
     def _compared(self, one: Comparison) -> list[str]:
         paired = one.paired
         return [
-            MISSING if paired.mean is None else self._text(paired.mean, None, "+"),
+            MISSING if paired.mean is None else written(paired.mean, None, self.digits, "+"),
             MISSING if paired.deviation is None else f"{paired.deviation:.{self.digits}f}",
             str(len(paired.differences)),
             _p(one.t),
@@ -159,18 +151,19 @@ class Printed:
     def markdown(self) -> str:
         """The table, its notes and its tests as GitHub-flavoured Markdown."""
         columns = range(len(self.table.columns))
-        rows = [[self._corner, *(literal(self.table.heading(j)) for j in columns)], ["---", *("---:" for _ in columns)]]
-        for i, name in enumerate(self.table.names):
-            rows.append([literal(name), *(self._marked(i, j, "**{}**", "<sup>{}</sup>") for j in columns)])
-        parts = [grid(rows), "\n".join(f"- {note}" for note in self.table.notes)]
+        rows = [
+            [literal(name), *(self._marked(i, j, "**{}**", "<sup>{}</sup>") for j in columns)]
+            for i, name in enumerate(self.table.names)
+        ]
+        heading = [self._corner, *(literal(self.table.heading(j)) for j in columns)]
+        parts = [grid(heading, rows), "\n".join(f"- {note}" for note in self.table.notes)]
         if tests := self.table.comparisons:
-            lines = [["column", self._corrected, "difference", "deviation", "pairs", "p, t test", "p, signed rank"]]
-            lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
-            lines += [
+            heading = ["column", self._corrected, "difference", "deviation", "pairs", "p, t test", "p, signed rank"]
+            lines = [
                 [literal(self.table.heading(one.column)), literal(self._versus(one)), *self._compared(one)]
                 for one in tests
             ]
-            parts.append(grid(lines))
+            parts.append(grid(heading, lines, "llrrrrr"))
         return "\n\n".join(parts) + "\n"
 
     def _marked(self, i: int, j: int, bold: str, raised: str, *, escape: bool = False) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from operator import attrgetter
 from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from flnl.console.terminal import visible
 from flnl.console.ties import DIGITS, compared
 from flnl.core.errors import UserError
 from flnl.instruments.compare import latex
-from flnl.instruments.compare.costs import COMMUNICATION, COSTS, PARTICIPATIONS, TIME, Cost
 from flnl.instruments.compare.latex import escaped
 from flnl.instruments.compare.names import Settings, differing_keys, names, override
 from flnl.instruments.compare.runs import Draw, Row, draw, given_to, note, of_setting
@@ -52,6 +52,23 @@ class Number:
         return cls(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
+MOST_DIGITS = 6
+
+
+def written(mean: float, deviation: float | None, digits: int, sign: str = "-") -> str:
+    """As in ``−1.50 ± 0.25``; ``sign="+"`` also marks positive numbers."""
+    number = f"{mean:{sign}.{digits}f}".replace("-", "−")
+    return number if deviation is None else f"{number} ± {deviation:.{digits}f}"
+
+
+def decimals(numbers: Iterable[float]) -> int:
+    """Decimals of numbers in a table: none of counts, else enough for three digits of a typical one; 6 at most."""
+    sizes = sorted(abs(number) for number in numbers if number)
+    if all(float(size).is_integer() for size in sizes):
+        return 0
+    return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(sizes[len(sizes) // 2]))))
+
+
 @dataclass(frozen=True)
 class Column:
     """A metric of runs: heading with unit, ``key`` for ``--sort``, and ``csv`` for the column of CSV files."""
@@ -64,10 +81,14 @@ class Column:
     accuracy: bool = False  # larger is better
     spread: bool = False  # shown with its deviation
 
+    def value(self, run: RunRecord) -> float | None:
+        """A run's finite value, in the column's unit; None if it has none."""
+        x = self.of(run)
+        return self.factor * x if isinstance(x, int | float) and math.isfinite(x) else None
+
     def by_draw(self, row: Row) -> dict[Draw, float]:
         """The finite values of the row's runs, in the column's unit."""
-        values = {draw(run): self.of(run) for run in row.runs}
-        return {pair: self.factor * x for pair, x in values.items() if isinstance(x, int | float) and math.isfinite(x)}
+        return {draw(run): x for run in row.runs if (x := self.value(run)) is not None}
 
     def numbers(self, row: Row) -> list[float]:
         """The finite values of the row's runs, in the column's unit."""
@@ -83,14 +104,26 @@ def _metric(name: str) -> Callable[[RunRecord], object]:
     return lambda run: run.metrics.get(name)
 
 
-def _cost(cost: Cost) -> Column:
-    return Column(cost.key, cost.heading, cost.csv, cost.of)
-
-
 def _accuracy(key: str, heading: str, csv: str) -> Column:
     return Column(key, f"{heading}, %", f"accuracy_{csv}_percent", _metric(csv), 100.0, accuracy=True, spread=True)
 
 
+MIB = 2**20
+COSTS = {
+    recorded: Column(key, heading, csv, attrgetter(recorded), factor)
+    for recorded, key, heading, csv, factor in (
+        ("participations", "participations", "participations", "participations", 1.0),
+        ("training_passes", "passes", "training passes", "training_passes", 1.0),
+        ("forward_passes", "forward", "forward passes", "forward_passes", 1.0),
+        ("optimizer_steps", "steps", "optimiser steps", "optimizer_steps", 1.0),
+        ("bytes", "communication", "communication, MiB", "communication_mib", 1 / MIB),
+        ("wall_time_s", "time", "wall time, s", "wall_time_s", 1.0),
+        ("cpu_time_s", "cpu", "CPU time, s", "cpu_time_s", 1.0),
+        ("peak_memory", "memory", "peak memory, MiB", "peak_memory_mib", 1 / MIB),
+        ("peak_gpu_memory", "gpu_memory", "peak GPU memory, MiB", "peak_gpu_memory_mib", 1 / MIB),
+    )
+}
+"""What a run costs, by the key in ``result.json``; docs/running.md says what each number means."""
 COLUMNS = (
     _accuracy("last", "last", "last"),
     _accuracy("best", "best", "best"),
@@ -98,9 +131,9 @@ COLUMNS = (
     _accuracy("validation", "at best validation", "at_best_validation"),
     Column("wrong", "wrong at the end, %", "labels_wrong_at_end_percent", _metric("noise_final"), 100.0, spread=True),
     Column("rounds", "rounds", "rounds", lambda run: run.rounds),
-    *map(_cost, (PARTICIPATIONS, COMMUNICATION, TIME)),
+    *(COSTS[recorded] for recorded in ("participations", "bytes", "wall_time_s")),
 )
-OF_COST = (COLUMNS[0], *map(_cost, COSTS))
+OF_COST = (COLUMNS[0], *COSTS.values())
 """The columns that stand in their place with ``--cost``."""
 ALL = tuple({column.key: column for column in (*COLUMNS, *OF_COST)}.values())
 OPTIONAL = ("validation", "gpu_memory")
@@ -109,7 +142,7 @@ RECORDED = {
     "mean_last_10": "mean",
     "at_best_validation": "validation",
     "noise_final": "wrong",
-    **{cost.recorded: cost.key for cost in COSTS},
+    **{recorded: cost.key for recorded, cost in COSTS.items()},
 }
 """The columns of numbers that a record names otherwise."""
 SORTS = ("name", "seeds", *(column.key for column in ALL))
@@ -283,25 +316,28 @@ class Table:
             table.add_row(*map(Text, first), *numbers)
         return table
 
+    @property
+    def _kinds(self) -> str:
+        """How columns are aligned, as in LaTeX."""
+        return "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
+
     def markdown(self) -> str:
         """The table as GitHub-flavoured Markdown, the best accuracies bold."""
-        rules = ["---" if heading in ("run", "status") else "---:" for heading in self.headings]
-        rows = [self.headings, rules]
+        rows = []
         for line, cells in zip(self.lines, self.cells(), strict=True):
             texts = [f"`{cells[0]}`".replace("|", r"\|"), *(cell.strip() for cell in cells[1:])]
             rows.append(self._marked(line, texts, "**{}**"))
-        return grid(rows) + "\n"
+        return grid(self.headings, rows, self._kinds) + "\n"
 
     def latex(self) -> str:
         """The table with booktabs' rules and a note below, the best accuracies bold."""
-        kinds = "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
         rows = []
         for line, cells in zip(self.lines, self.cells(), strict=True):
             texts = [rf"\texttt{{{escaped(cells[0])}}}", *(escaped(cell.strip()) for cell in cells[1:])]
             rows.append(latex.row(self._marked(line, texts, r"\textbf{{{}}}")))
         data = " and ".join(sorted({line.row.dataset for line in self.lines}))
         head = [latex.row([escaped(heading) for heading in self.headings])]
-        return latex.table(escaped(f"Runs on {data}."), "comparison", kinds, head, rows, [escaped(NOTE)])
+        return latex.table(escaped(f"Runs on {data}."), "comparison", self._kinds, head, rows, [escaped(NOTE)])
 
     def _marked(self, line: Line, texts: list[str], mark: str) -> list[str]:
         skipped = len(texts) - len(self.columns)

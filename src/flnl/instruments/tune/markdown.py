@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
 
 from flnl.console.markdown import grid, literal
+from flnl.instruments.compare.table import Number, written
 from flnl.instruments.tune.scores import MEASURES
 from flnl.record.tuned import Study, Tuned, Values
 
@@ -65,9 +65,10 @@ def notes(tuned: Tuned) -> list[str]:
 def spread(scores: Mapping[int, float | None], unit: str = "") -> str:
     """``mean ± sample standard deviation`` in percent, with ``unit``; ``failed`` if a run has no score."""
     values = [100 * score for score in scores.values() if score is not None]
-    if len(values) < len(scores) or not values:
+    number = Number.of(values)
+    if number is None or len(values) < len(scores):
         return FAILED
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
+    return written(number.mean, number.deviation, 1) + unit
 
 
 def _result(measure: str) -> Callable[[Study], str]:
@@ -124,8 +125,7 @@ def _table(studies: Sequence[Study], cells: Mapping[tuple[str, str], Callable[[S
             line.append("" if study is None else cell(study))
         body.append(line)
     key = next(iter(studies[0].each), "")
-    heading = [key, *(literal(name) for _, name in cells)]
-    return grid([heading, ["---", *["---:"] * len(cells)], *body])
+    return grid([key, *(literal(name) for _, name in cells)], body)
 
 
 def _first(each: Values) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flnl.instruments.compare.costs import COSTS, Cost
+from flnl.instruments.compare.table import COSTS, Column
 from flnl.instruments.tables.render.evidence import Evidence
 from flnl.instruments.tables.render.sheet import DASH
 from flnl.instruments.tables.results import Filled
 from flnl.record.run import RunRecord
 
 HEADING = "What a run costs, mean over the finished runs of a row"
-NEW = ("training_passes", "cpu_time_s", "peak_memory")
+NEW = {"training_passes", "cpu_time_s", "peak_memory"}
 """Records of early versions have none of these: of them there is no table."""
 
 
@@ -31,18 +31,19 @@ def costs(filled: Filled, evidence: Evidence) -> Costs | None:
         [evidence.record(run.folder) for cell in cells for run in cell.runs if run.state == "finished"]
         for cells in filled.cells
     ]
-    known = [cost for cost in COSTS if any(cost.of(record) is not None for of_row in records for record in of_row)]
-    if not any(cost.recorded in NEW for cost in known):
+    every = [record for of_row in records for record in of_row]
+    known = {key: cost for key, cost in COSTS.items() if any(cost.value(record) is not None for record in every)}
+    if not known.keys() & NEW:
         return None
     rows = [
-        (row.label, [_mean(cost, of_row) for cost in known])
+        (row.label, [_mean(cost, of_row) for cost in known.values()])
         for row, of_row in zip(filled.table.rows, records, strict=True)
     ]
-    return Costs([cost.heading for cost in known], rows)
+    return Costs([cost.heading for cost in known.values()], rows)
 
 
-def _mean(cost: Cost, records: Sequence[RunRecord]) -> str:
-    values = [number for record in records if (number := cost.of(record)) is not None]
+def _mean(cost: Column, records: Sequence[RunRecord]) -> str:
+    values = [number for record in records if (number := cost.value(record)) is not None]
     if not values:
         return DASH
     mean = fmean(values)

@@ -22,8 +22,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """The page: all tables with their counts of cells, and each paper's methods ranked over all settings."""
     sheet = papers[0].tables[0].sheet
     used = [state for state in STATES if any(table.counts[state] for paper in papers for table in paper.tables)]
-    rows = [["table", "metric", "cells", *(STATES[state] for state in used)]]
-    rows.append(["---", "---", *("---:" for _ in rows[0][2:])])
+    heading, rows = ["table", "metric", "cells", *(STATES[state] for state in used)], []
     for paper in papers:
         for table in paper.tables:
             link = f"[{escaped(table.sheet.title)}]({table.name}.md)"
@@ -35,7 +34,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         "Each table is here as `.md` and `.csv`. [runs.jsonl](runs.jsonl) has a line for each run: its command, its "
         "closing numbers, and what it was made with. `flnl tables render` also writes each table as `.tex`, and "
         "`report.html`: all tables on one page, with curves, figures, and the runs and commands behind every number.",
-        grid(rows),
+        grid(heading, rows, f"llr{'r' * len(used)}"),
         bullets("Where the numbers come from", [f"{name}: {text}" for name, text in provenance.items()]),
     ]
     for paper in papers:

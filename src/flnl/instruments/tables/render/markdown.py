@@ -15,7 +15,7 @@ from flnl.instruments.tables.render.sheet import DASH, NOISE, Entry, Sheet
 
 def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs: Costs | None = None) -> str:
     """The whole file."""
-    rows = [["", "", *map(escaped, sheet.headings)], ["---", "---", *("---:" for _ in sheet.headings)]]
+    rows: list[list[str]] = []
     for i, (row, entries) in enumerate(zip(sheet.filled.table.rows, sheet.entries, strict=True)):
         rows.append([escaped(row.label), "ours", *map(_ours, entries)])
         if sheet.printed_in(i):
@@ -28,7 +28,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs:
         f"# {escaped(sheet.title)}",
         f"**{escaped(sheet.scale)}**",
         f"{escaped(sheet.measured)} {escaped(sheet.seeds)} {escaped(sheet.reading)}",
-        grid(rows),
+        grid(["", "", *map(escaped, sheet.headings)], rows, f"ll{'r' * len(sheet.headings)}"),
         "\n".join(f"{i}. {escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
         scale(sheet, sheet.filled.scale.changes),
         bullets("Notes", sheet.notes),
@@ -51,13 +51,13 @@ def scale(sheet: Sheet, changes: Sequence[str]) -> str:
 def ranks(ranking: Ranking, paper: str, figure: str) -> str:
     """The mean ranks of a paper's methods, with the diagram if there is one."""
     papers = papers_mean_ranks(ranking)
-    rows = [["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]]
-    rows.append(["---", *("---:" for _ in rows[0][1:])])
+    heading = ["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]
+    rows = []
     for method, rank in ranking.mean_ranks.items():
         theirs = [f"{papers[method]:.2f}" if method in papers else DASH] if papers else []
         rows.append([escaped(method), f"{rank:.2f}", *theirs])
     image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(paper)}]({figure})"]
-    return "\n\n".join([grid(rows), *image])
+    return "\n\n".join([grid(heading, rows), *image])
 
 
 def bullets(head: str, lines: Sequence[str]) -> str:
@@ -85,17 +85,15 @@ def _ours(entry: Entry) -> str:
 def _costs(costs: Costs | None) -> str:
     if costs is None:
         return ""
-    rows = [["", *map(escaped, costs.headings)], ["---", *("---:" for _ in costs.headings)]]
-    rows += [[escaped(label), *map(escaped, texts)] for label, texts in costs.rows]
-    return f"{HEADING}:\n\n{grid(rows)}"
+    rows = [[escaped(label), *map(escaped, texts)] for label, texts in costs.rows]
+    return f"{HEADING}:\n\n{grid(['', *map(escaped, costs.headings)], rows)}"
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:
     if not agreements:
         return ""
-    rows = [["column", "Spearman", "methods", "pairs of opposite order (the paper has the first ahead)"]]
-    rows.append(["---", "---:", "---:", "---"])
-    for one in agreements:
-        row = [of_column(one), coefficient(one), str(len(one.methods)), reversals(one)]
-        rows.append([escaped(text) for text in row])
-    return "Our order of the methods beside the paper's:\n\n" + grid(rows)
+    heading = ["column", "Spearman", "methods", "pairs of opposite order (the paper has the first ahead)"]
+    rows = [[of_column(one), coefficient(one), str(len(one.methods)), reversals(one)] for one in agreements]
+    return "Our order of the methods beside the paper's:\n\n" + grid(
+        heading, [[*map(escaped, row)] for row in rows], "lrrl"
+    )

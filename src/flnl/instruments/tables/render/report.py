@@ -44,31 +44,6 @@ HEADROOM = 3.0
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The methods' curves in one column."""
-
-    label: str
-    svg: Markup
-
-
-@dataclass(frozen=True)
-class Key:
-    """A legend entry: a row's line style, ``dashes`` as ``stroke-dasharray``."""
-
-    label: str
-    line: int
-    dashes: str
-
-
-@dataclass(frozen=True)
-class Still:
-    """A figure of one run, as an embedded PNG."""
-
-    name: str
-    data: str  # base64 of a PNG
-
-
-@dataclass(frozen=True)
 class Repeat:
     """Where a cell's number stands already: the same runs, measured in the same way."""
 
@@ -167,18 +142,18 @@ class Shown:
         return {row: place for place, row in enumerate(rows)}
 
     @property
-    def keys(self) -> list[Key]:
-        """The legend of the panels."""
+    def keys(self) -> list[tuple[str, int, str]]:
+        """The legend of the panels: each row's label, the number of its colour, its dashes (``stroke-dasharray``)."""
         entries = []
         for row, place in self._places.items():
             colour, dashes = drawings.look(place)
             pattern = dict(zip(DASHES, ("", "5 2", "1.5 2", "6 2 1.5 2"), strict=True))[dashes]
-            entries.append(Key(self.filled.table.rows[row].label, EIGHT.index(colour), pattern))
+            entries.append((self.filled.table.rows[row].label, EIGHT.index(colour), pattern))
         return entries
 
     @cached_property
-    def panels(self) -> list[Panel]:
-        """A panel per column with curves, all with the same axes; columns with the same runs share one."""
+    def panels(self) -> list[tuple[str, Markup]]:
+        """Label and drawing of each column with curves, on the same axes; columns with the same runs share one."""
         every = [curve for column in self._curves for seeds in column.values() for curve in seeds]
         if not every:
             return []
@@ -198,7 +173,7 @@ class Shown:
                 label += f" and {counted(len(others), 'other column')} of the same runs"
             figure = drawings.curves({self._places[i]: of for i, of in column.items()}, limits, furthest)
             description = f"Test accuracy over participations of {len(column)} methods, {label}"
-            panels.append(Panel(label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", description))))
+            panels.append((label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", description))))
         return panels
 
 
@@ -239,12 +214,12 @@ class Paper:
         return None
 
     @cached_property
-    def stills(self) -> list[Still]:
-        """The figures of that run, except its accuracy, which the panels show."""
+    def stills(self) -> list[tuple[str, str]]:
+        """Names and PNGs (base64) of the figures of that run, except its accuracy, which the panels show."""
         if self.example is None:
             return []
         pixels = {name: _still(self.example[3].folder, name) for name in FIGURES if name != "accuracy"}
-        return [Still(name.replace("_", " "), base64.b64encode(data).decode()) for name, data in pixels.items() if data]
+        return [(name.replace("_", " "), base64.b64encode(data).decode()) for name, data in pixels.items() if data]
 
 
 def _anchor(table: str, i: int, j: int) -> str:

@@ -78,16 +78,16 @@ def _of_paper(paper: str, folders: Mapping[str, Sequence[Filled]]) -> Iterator[R
 
 
 def _summary(papers: Mapping[str, Sequence[Rendered]]) -> str:
-    head = ["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more"]
-    rows = [[*head, "settings of ranks", "lowest mean rank, ours", "the paper's"]]
-    rows.append(["---", "---", "---:", "---:", "---:", "---:", "---", "---"])
+    heading = ["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more"]
+    heading += ["settings of ranks", "lowest mean rank, ours", "the paper's"]
+    rows = []
     for name, several in papers.items():
         for one in several:
             if found := one.coefficients:
                 link = f"[{escaped(one.name)}]({one.name}/README.md)"
                 high = sum(round(each, 2) >= HIGH for each in found)  # as it is shown
                 rows.append([escaped(name), link, str(len(found)), decimals(median(found)), str(high), *_firsts(one)])
-    return grid(rows)
+    return grid(heading, rows, "llrrrrll")
 
 
 def _firsts(one: Rendered) -> tuple[str, str, str]:
@@ -109,11 +109,10 @@ def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
     if not ranked:
         return
     methods = dict.fromkeys(method for found in ranked.values() for method in found.mean_ranks)
-    rows = [["mean rank", *(f"{escaped(name)}, ours / the paper's" for name in ranked)]]
-    rows.append(["---", *("---:" for _ in ranked)])
-    rows += [[escaped(method), *(_both(found, method) for found in ranked.values())] for method in methods]
+    heading = ["mean rank", *(f"{escaped(name)}, ours / the paper's" for name in ranked)]
+    rows = [[escaped(method), *(_both(found, method) for found in ranked.values())] for method in methods]
     rows.append(["*settings*", *(str(len(found.settings)) for found in ranked.values())])
-    yield grid(rows)
+    yield grid(heading, rows)
 
 
 def _both(found: Ranking, method: str) -> str:
@@ -123,17 +122,14 @@ def _both(found: Ranking, method: str) -> str:
     return f"{found.mean_ranks[method]:.1f} / {f'{theirs[method]:.1f}' if theirs and method in theirs else ''}"
 
 
-def _settings(several: Sequence[Rendered]) -> str:
+def _settings(rendered: Sequence[Rendered]) -> str:
     """Spearman's coefficient of every setting at every scale, with the number of methods."""
-    found = {one.name: one.settings for one in several}
+    found = {one.name: one.settings for one in rendered}
     keys = dict.fromkeys(key for of_scale in found.values() for key in of_scale)
-    numbers = {one.table.name: one.table.number for rendered in several for one in rendered.tables}
-    rows = [["Spearman (methods)", *map(escaped, found)], ["---", *("---:" for _ in found)]]
+    numbers = {one.table.name: one.table.number for folder in rendered for one in folder.tables}
+    rows = []
     for name, column in keys:
-        cells = [_coefficient(of_scale.get((name, column))) for of_scale in found.values()]
+        several = (of_scale.get((name, column)) for of_scale in found.values())
+        cells = ["" if one is None else f"{escaped(coefficient(one))} ({len(one.methods)})" for one in several]
         rows.append([escaped(f"Table {numbers[name]}: {column}"), *cells])
-    return grid(rows)
-
-
-def _coefficient(one: Agreement | None) -> str:
-    return "" if one is None else f"{escaped(coefficient(one))} ({len(one.methods)})"
+    return grid(["Spearman (methods)", *map(escaped, found)], rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from flnl.console.words import counted
 from flnl.instruments.compare.runs import shown
+from flnl.instruments.compare.table import MOST_DIGITS, decimals, written
 from flnl.instruments.tables.results import Cell, Filled, Run
 from flnl.instruments.tables.table import NEVER, Number
 
@@ -24,7 +25,7 @@ MEANINGS = {
 }
 """Explanations of metrics, by their key in a run's record."""
 NOT_REACHED = "not reached"
-PERCENT_DIGITS, MOST_DIGITS = 2, 6
+PERCENT_DIGITS = 2
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,12 @@ class Sheet:
 
     @cached_property
     def digits(self) -> int:
-        """Decimals of our numbers: 2 for percentages, 0 for counts, else enough for three digits of a typical one."""
+        """Decimals of our numbers: 2 for percentages, else as many as ``decimals`` says."""
         if self.filled.table.metric.unit == "%":
             return PERCENT_DIGITS
         printed = [number.mean for number in self._papers]
         ours = [value for row in self.filled.cells for cell in row for value in cell.reached]
-        if all(float(value).is_integer() for value in [*printed, *ours]):
-            return 0
-        sizes = sorted(abs(value) for value in [*printed, *ours] if value)
-        typical = sizes[len(sizes) // 2]
-        return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(typical))))
+        return decimals([*printed, *ours])
 
     @property
     def _papers(self) -> list[Number]:
@@ -179,29 +176,21 @@ class Sheet:
     @property
     def reading(self) -> str:
         """Sentences that explain differences, bold numbers and ranks."""
-        metric = self.filled.table.metric
-        points = {"%": " in percentage points"}.get(metric.unit, "")
-        bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
-        last = f" What is {NOT_REACHED} ranks last." if self._somewhere(NOT_REACHED) else ""
-        difference = f"The difference is ours − the paper's{points}." if self._differs else ""
-        other = " Numbers of another data set than the paper's are not subtracted." if self._other_data else ""
-        return f"{difference}{other}{bold}{last}".strip()
-
-    @property
-    def _differs(self) -> bool:
-        return any(entry.difference for row in self.entries for entry in row)
-
-    @property
-    def _other_data(self) -> bool:
-        return any(
+        metric, entries = self.filled.table.metric, list(chain(*self.entries))
+        sentences = []
+        if any(entry.difference for entry in entries):
+            sentences.append(f"The difference is ours − the paper's{' in percentage points' * (metric.unit == '%')}.")
+        if any(
             paper is not None and not same
-            for row in self.filled.cells
-            for cell in row
+            for cell in chain(*self.filled.cells)
             for paper, same in zip(cell.papers, cell.same_data, strict=False)  # none if all are the same
-        )
-
-    def _somewhere(self, word: str) -> bool:
-        return any(word in entry.ours or word in entry.paper for row in self.entries for entry in row)
+        ):
+            sentences.append("Numbers of another data set than the paper's are not subtracted.")
+        if metric.higher_is_better is not None:
+            sentences.append("The best of ours in a column is bold.")
+        if any(NOT_REACHED in text for entry in entries for text in (entry.ours, entry.paper)):
+            sentences.append(f"What is {NOT_REACHED} ranks last.")
+        return " ".join(sentences)
 
     @property
     def scale(self) -> str:
@@ -246,8 +235,7 @@ def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-")
     """Format as ``−1.50 ± 0.25``; ``sign="+"`` also marks positive numbers."""
     if mean == NEVER:
         return NOT_REACHED
-    number = f"{mean:{sign}.{digits}f}".replace("-", "−")
-    return number if std is None else f"{number} ± {std:.{digits}f}"
+    return written(mean, std, digits, sign)
 
 
 def differences(cell: Cell) -> list[float | None]:
@@ -287,7 +275,8 @@ def _reasons(cell: Cell) -> Iterator[str]:
         if run.early:
             yield f"{f'seed {run.seed}: ' if several else ''}{run.early}"
     if cell.number == NEVER and cell.reached:
-        yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
+        reached = (run for run in cell.runs if run.value not in (None, NEVER))
+        yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in reached)
     reasons: dict[str | None, list[Run]] = {}
     for run in cell.runs:
         if run.state == "failed":
@@ -297,7 +286,3 @@ def _reasons(cell: Cell) -> Iterator[str]:
         logs = [run.log or run.folder for run in runs if run.log or not reason]
         why = f" ({reason})" if reason else ""
         yield f"{seeds} failed{why}" + (f", see {', '.join(map(shown, logs))}" if logs else "")
-
-
-def _reached(run: Run) -> bool:
-    return run.value not in (None, NEVER)
