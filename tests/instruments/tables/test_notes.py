@@ -84,7 +84,7 @@ def test_a_table_of_one_s_own_tells_what_its_labels_do_not(tmp_path: Path) -> No
     scaling = Scaling("tiny", "", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {})
     columns = tuple(Column(f"ρ={rho}", ("rounds=3", f"noise.rho={rho}")) for rho in (0.2, 0.4))
     rows = (Row("FedAvg", "", ("method=fedavg",), None), Row("FedProx", "", ("method=fedprox",), None))
-    table = Table("t", "", "", "", Metric("m", "", None, "last"), None, rows, columns, ((None,) * 2,) * 2, ())
+    table = Table("t", "", "", "", Metric("m", "last", "", None), None, rows, columns, ((None,) * 2,) * 2, ())
     said = "All runs have rounds=3. Where these or a label differ from the scale, they hold."
     assert notes.noted(Plan([table], scaling, None, tmp_path))[0].notes[0] == said
     other = replace(table, name="u", columns=(Column("c", ("noise.rho=0.2", "rounds=3.0e+0")),), cells=((None,),) * 2)
@@ -95,7 +95,7 @@ def test_a_table_of_a_paper_is_told_from_the_runs_and_the_papers_setting(tmp_pat
     scaling = Scaling("tiny", "", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {})
     column = Column("c", ("experiment=fedcorr/cifar10_iid",))
     rows = (Row("FedProx", "FedProx", ("method=fedprox",), None), Row("X", "X", (), "X"))
-    table = Table("t", "P", "1", "", Metric("m", "", None, "last"), None, rows, (column,), ((None,), (None,)), ())
+    table = Table("t", "P", "1", "", Metric("m", "last", "", None), None, rows, (column,), ((None,), (None,)), ())
     plan = Plan([table], scaling, None, tmp_path)
     (told,) = notes.noted(plan)[0].notes
     assert "mu 0.01 (1)" in told

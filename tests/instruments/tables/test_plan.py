@@ -17,8 +17,8 @@ from flnl.instruments.tables.table import NEVER, Column, Metric, Number, Row, Ta
 from flnl.storage.paces import Pace, Paces
 from flnl.sweep.ledger import Job, Ledger
 
-BEST = Metric("best test accuracy", "%", True, "best")
-LAST = Metric("last test accuracy", "%", True, "last")
+BEST = Metric("best test accuracy", "best", "%", True)
+LAST = Metric("last test accuracy", "last", "%", True)
 SCALING = Scaling("tiny", "tiny", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {"seed=9": "no"})
 FEDAVG, FEDPROX = (Row(n, n, (f"method={n.lower()}",), None) for n in ("FedAvg", "FedProx"))
 ROFL = Row("RoFL", "RoFL", (), "RoFL")
@@ -189,7 +189,7 @@ REACHED = [
     ],
 )
 def test_numbers_of_a_run(tmp_path: Path, unit: str, key: str, expected: float | None) -> None:
-    found = plan(tmp_path, table(noisy(0.4, key=key), rows=(FEDAVG,), metric=Metric("m", unit, None, "last")))
+    found = plan(tmp_path, table(noisy(0.4, key=key), rows=(FEDAVG,), metric=Metric("m", "last", unit, None)))
     (run,) = found.runs.values()
     finish(found, run, evaluations=REACHED, metrics={"best": 0.8, "last": 0.7, "quality_error": 0.015})
     cell = found.filled()[0].cells[0][0]

@@ -164,7 +164,7 @@ def test_a_table_is_told_from_its_finished_runs(status: str, told: bool, tmp_pat
     scaling = Scaling("tiny", "", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {})
     rows = tuple(Row(n, n, (f"method={n.lower()}",), None) for n in ("FedAvg", "FedProx"))
     columns = (Column("a", ("experiment=fedcorr/cifar10_iid",)), Column("b", ("experiment=fedcorr/cifar10_iid",)))
-    table = Table("t", "", "1", "", Metric("m", "", None, "last"), None, rows, columns, ((None,) * 2,) * 2, ())
+    table = Table("t", "", "1", "", Metric("m", "last", "", None), None, rows, columns, ((None,) * 2,) * 2, ())
     plan = Plan([table], scaling, None, tmp_path)
     assert len(plan.runs) == 2, "columns of the same runs"
     for run in plan.runs.values():

@@ -44,7 +44,7 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
     assert found["command"] == one.command
     assert found["metrics"]["best"] == 0.5
     for key, where in (("best", "metrics"), ("local_memorization", "round"), ("accuracy", "evaluation")):
-        metric = Metric("m", "", None, key)
+        metric = Metric("m", key, "", None)
         value = metric_values.value(whole, metric, Column("c", ()))
         assert value == found[where][key]
 
@@ -54,7 +54,7 @@ def test_a_slip_in_the_name_of_a_metric_is_told_of(tmp_path: Path) -> None:
     recorded(one.folder, [0.1, 0.25])
     whole = run_record.read(one.folder)
     for key, told in (("bset", "the run recorded no bset, but best: name that"), ("lid", "no lid; if it was made for")):
-        assert told in metric_values.without(whole, Metric("m", "", None, key), Column("c", ()))
+        assert told in metric_values.without(whole, Metric("m", key, "", None), Column("c", ()))
 
 
 def test_a_resumed_run_tells_of_every_process(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     tuned = Tuned(
         ["flnl", "tune", "--each", "method"], "last", [1], [study("method=a", "0.1"), study("method=b", "0.2")]
     )
-    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
+    table = Table("t", "", "", "", Metric("", "", "", None), None, (row("method=a"),), (Column("c", ()),), (), ())
     scaling = SCALING.tuned([Choices.of(tuned)]).for_table(table)
     assert scaling.changes == (
         f"But train.lr was chosen for method=a, method=b by `flnl tune --each method`. {BY_LAST} {AT_EDGE} "
@@ -121,7 +121,7 @@ def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
         return Tuned([rate], "last", [1], studies, subject=subject)
 
     def table(name: str, paper: str) -> Table:
-        return Table(name, paper, "", "", Metric("", "", None, ""), None, (row("method=a"),), (column,), (), ())
+        return Table(name, paper, "", "", Metric("", "", "", None), None, (row("method=a"),), (column,), (), ())
 
     column = Column("c", ("noise=x",))
     one, other, mine = table("fedcorr_2", "FedCorr"), table("flr_3", "FLR"), table("mine", "")
@@ -154,7 +154,7 @@ def test_what_was_tuned_under_seeds_of_the_tables_is_told(
 ) -> None:
     studies = [Study({}, ["method=a"], [Trial({"train.lr": "1"}, {1: 0.1, 2: 0.1, 101: 0.1})])]
     scaling = SCALING.tuned([Choices.of(Tuned([], measure, [101, 2, 1], studies, subject=subject))])
-    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
+    table = Table("t", "", "", "", Metric("", "", "", None), None, (row("method=a"),), (Column("c", ()),), (), ())
     assert scaling.favoured([table], seeds) == [
         f"what was tuned for method=a was scored under {these}, which these tables have, too: their results favour it"
         for these in said
@@ -188,7 +188,7 @@ def test_a_study_that_failed_has_no_part_in_tables() -> None:
 
 
 def test_a_table_that_is_written_for_a_scale_has_its_data_and_every_override_as_it_stands() -> None:
-    table = Table("t", "", "", "", Metric("m", "", None, "m"), None, (), (), (), ())
+    table = Table("t", "", "", "", Metric("m", "m", "", None), None, (), (), (), ())
     column, one = Column("c", ("experiment=a/b", "train.lr=0.003")), row("method=m", "model=vgg11")
     anywhere, here = (SCALING.for_table(replace(table, scales=scales)) for scales in ((), ("s",)))
     assert anywhere.not_available(one, column) == "too large"
@@ -224,7 +224,7 @@ def test_what_cannot_be_had_says_why() -> None:
 def test_so_many_seeds_are_the_scales_first_and_then_new_ones(
     seeds: tuple[int, ...] | None, asked: int | None, expected: tuple[int, ...]
 ) -> None:
-    trials = Table("t", "", "", "", Metric("m", "", None, "m"), 3, (), (), (), ())
+    trials = Table("t", "", "", "", Metric("m", "m", "", None), 3, (), (), (), ())
     assert replace(SCALING, seeds=seeds).of(trials, asked).seeds == expected
 
 

@@ -21,7 +21,7 @@ GRID = ("train.lr=0.1,0.01",)
 
 def table(*rows: Row) -> Table:
     columns = (Column("c", ("experiment=e", "noise.rho=0.6")),)
-    return Table("t", "FedCorr", "2", "", Metric("", "", None, "best"), None, rows, columns, (), ())
+    return Table("t", "FedCorr", "2", "", Metric("", "best", "", None), None, rows, columns, (), ())
 
 
 def row(label: str, *overrides: str, method: str | None = None, missing: str | None = None) -> Row:

@@ -6,15 +6,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field, fields
+from dataclasses import field, fields, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from annotated_types import MinLen
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from flnl.config.folders import CONF
@@ -22,7 +22,7 @@ from flnl.console.suggestions import instead
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.instruments.tables.scaling import Scaling, triggers
-from flnl.instruments.tables.table import NEVER, Column, Metric, Number, Row, Table
+from flnl.instruments.tables.table import NEVER, STRICT, Column, Metric, Number, Row, Table
 from flnl.sweep.keys import NOT_OF_A_LIST, refuse_keys
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
@@ -90,24 +90,6 @@ def _seeds_or_trials(written: object) -> tuple[int, ...] | None:
 Printed = Annotated[Number | None, PlainValidator(_cell)]
 Overrides = tuple[str, ...]
 Written = TypeVar("Written")
-STRICT = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True, config=STRICT)
-class _Metric:
-    name: str
-    key: str
-    unit: str = ""
-    higher_is_better: bool | None = None
-    over: Literal["mean", "lowest"] = "mean"
-
-
-@dataclass(frozen=True, config=STRICT)
-class _Column:
-    label: str
-    overrides: Overrides = ()
-    key: str | None = None
-    missing: str | None = None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -123,8 +105,8 @@ class _Row:
 @dataclass(frozen=True, config=STRICT)
 class _Table:
     title: str
-    metric: _Metric
-    columns: Annotated[tuple[_Column, ...], MinLen(1)]
+    metric: Metric
+    columns: Annotated[tuple[Column, ...], MinLen(1)]
     rows: Annotated[tuple[_Row, ...], MinLen(1)]
     paper: str = ""
     number: str = ""
@@ -228,7 +210,7 @@ def table(name: str) -> Table:
         paper=written.paper,
         number=written.number,
         title=written.title,
-        metric=Metric(**asdict(written.metric)),
+        metric=written.metric,
         trials=written.trials,
         rows=tuple(
             Row(
@@ -240,7 +222,7 @@ def table(name: str) -> Table:
             )
             for row in written.rows
         ),
-        columns=tuple(Column(c.label, (*written.overrides, *c.overrides), c.key, c.missing) for c in written.columns),
+        columns=tuple(replace(c, overrides=(*written.overrides, *c.overrides)) for c in written.columns),
         cells=tuple(row.cells or (None,) * len(written.columns) for row in written.rows),
         notes=written.notes,
         unstated=written.unstated,
@@ -272,16 +254,7 @@ def scaling(name: str) -> Scaling:
     path = SCALES / f"{known(name, scales(), 'scale')}.yaml"
     written = _read(path, _Scale)
     check_keys(chain(written.overrides, *written.instead.values()), f"{_shown(path)}: ")
-    scale = Scaling(
-        name,
-        written.title,
-        written.changes,
-        written.seeds,
-        written.overrides,
-        dict(written.instead),
-        dict(written.unavailable),
-        written.papers,
-    )
+    scale = Scaling(name, **vars(written))
     tables, wrong = readable()
     if not wrong and (idle := scale.unmatched(one for one in tables if not one.scales)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
@@ -336,7 +309,7 @@ def _fault(kind: type[Any], error: ValidationError) -> str:
     place = [str(part) for part in first["loc"]]
     if first["type"] == slip:
         for part in place[:-1]:
-            kind = {"metric": _Metric, "columns": _Column, "rows": _Row}.get(part, kind)
+            kind = {"metric": Metric, "columns": Column, "rows": _Row}.get(part, kind)
         keys = [one.name for one in fields(kind)]
         return "".join(f": {part}" for part in (".".join(place[:-1]), _unknown(place[-1], keys, "key")) if part)
     plain = first["msg"].removeprefix("Value error, ").replace("Input should", "must")

@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
+
 NEVER = math.inf
 """The cost of reaching a target that is never reached."""
+STRICT = ConfigDict(extra="forbid")
+"""Of what a file describes: it has no other keys."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,24 @@ class Row:
     own: bool = False  # added by the user: what it says holds at every scale, whatever was tuned
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=STRICT)
 class Column:
     """A column: a setting in which all rows are run."""
 
     label: str  # "ρ=0.6 τ=0.5"
-    overrides: tuple[str, ...]  # Hydra overrides
+    overrides: tuple[str, ...] = ()  # Hydra overrides
     key: str | None = None  # the metric of this column, if not the table's; of the same unit
     missing: str | None = None  # why nothing can be measured here
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=STRICT)
 class Metric:
     """What the cells of a table measure."""
 
     name: str  # "best test accuracy"
-    unit: str  # "%"; "" without a unit
-    higher_is_better: bool | None  # None: not ranked
     key: str  # its key among the metrics of a run
+    unit: str = ""  # "%"; "" without a unit
+    higher_is_better: bool | None = None  # None: not ranked
     over: Literal["mean", "lowest"] = "mean"  # what a cell shows of its seeds' values
 
 

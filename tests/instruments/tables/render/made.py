@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flnl.instruments.tables.results import Cell, Filled, Run, Scale
 from flnl.instruments.tables.table import Column, Metric, Number, Row, Table
 
-ACCURACY = Metric("best test accuracy", "%", True, "best")
+ACCURACY = Metric("best test accuracy", "best", "%", True)
 SMALL = Scale("small", "digits", ("Images are digits.", "Budgets are 5 % of the paper's."), (1, 2))
 PAPER = Scale("paper", "the paper's own setting", (), (1, 2), papers=True)
 Given = Mapping[str, Sequence[Sequence[float | None] | str | None]]

@@ -84,7 +84,7 @@ def test_rows_that_are_no_methods_do_not_compete_and_variants_bear_their_labels(
 
 def test_what_never_reaches_the_target_is_last_and_sometimes_before_never() -> None:
     """Ours a (20) > b (10 and never) > c, d (never); the paper's a > c = d (never) > none, with b between."""
-    reach = Metric("participations", "", False, "participations_to_80")
+    reach = Metric("participations", "participations_to_80", "", False)
     ours: Given = {"a": [[20.0, 20.0]], "b": [[10.0, NEVER]], "c": [[NEVER, NEVER]], "d": [[NEVER, NEVER]]}
     papers: dict[str, list[float | None]] = {"a": [300.0], "b": [200.0], "c": [NEVER], "d": [900.0]}
     (found,) = agreements(table(ours, papers, ["x"], metric=reach))

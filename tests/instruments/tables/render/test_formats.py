@@ -231,7 +231,7 @@ def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
 def test_the_best_is_the_smallest_where_lower_is_better_and_ties_share_it() -> None:
     ours: Given = {"a": [[5.0], [3.0]], "b": [[4.0], [3.0]], "c": ["not here", [7.0]]}
     numbers = {"a": [5.0, 3.0], "b": [4.0, 3.0], "c": [1.0, 7.0]}
-    metric = Metric("participations to reach 80 %", "", False, "reach")
+    metric = Metric("participations to reach 80 %", "reach", "", False)
     found = [[entry.best for entry in row] for row in Sheet(table(ours, numbers, ["x", "y"], metric=metric)).entries]
     assert found == [[False, True], [True, True], [False, False]]
     unranked = Sheet(table(ours, numbers, ["x", "y"], metric=replace(metric, higher_is_better=None)))
@@ -269,7 +269,7 @@ def test_what_stands_alone_is_not_the_best() -> None:
     ],
 )
 def test_decimals_follow_what_is_measured(unit: str, printed: float, ours: list[float], text: str) -> None:
-    filled = table({"a": [ours]}, {"a": [printed]}, ["x"], metric=Metric("m", unit, None, "m"))
+    filled = table({"a": [ours]}, {"a": [printed]}, ["x"], metric=Metric("m", "m", unit, None))
     assert Sheet(filled).entries[0][0].ours == text
 
 
@@ -290,7 +290,7 @@ def test_a_paper_that_prints_no_deviation() -> None:
 
 def test_a_paper_has_the_digits_that_it_prints() -> None:
     """0.07 and 0.1 were printed as 0.07 and 0.10: ours have two digits more."""
-    metric = Metric("error", "", False, "error")
+    metric = Metric("error", "error", "", False)
     filled = table({"a": [[0.0712], [0.0911]]}, {"a": [0.07, 0.1]}, ["x", "y"], metric=metric)
     printed = (Number(0.07, None), Number(0.1, None))
     cells = tuple(replace(cell, papers=(one,)) for cell, one in zip(filled.cells[0], printed, strict=True))
@@ -310,7 +310,7 @@ def test_failed_runs_are_told_once_with_their_reasons() -> None:
 
 
 def test_a_target_that_one_of_the_papers_columns_does_not_reach_is_told() -> None:
-    reach = Metric("participations to reach 80 %", "", False, "participations_to_80")
+    reach = Metric("participations to reach 80 %", "participations_to_80", "", False)
     sheet = Sheet(table({"a": [[10.0]]}, {"a": [12.5, NEVER]}, ["x", "y"], [[0, 1]], metric=reach))
     ((entry,),) = sheet.entries
     assert (entry.paper, entry.difference) == ("12.5 ± 0.5 / not reached", "−2.5 / –")
@@ -333,7 +333,7 @@ def test_the_best_is_sought_among_methods(methods: dict[str, str], expected: lis
 
 
 def test_a_target_that_is_not_reached_says_so() -> None:
-    reach = Metric("participations to reach 80 %", "", False, "participations_to_80")
+    reach = Metric("participations to reach 80 %", "participations_to_80", "", False)
     ours: Given = {"a": [[10.0, NEVER, 20.0]], "b": [[NEVER] * 3], "c": [[30.0, 40.0, 50.0]]}
     filled = table(ours, {"a": [NEVER], "b": [7.0], "c": [50.0]}, ["x"], metric=reach)
     rows = {line.split(" | ")[0].strip("| "): line for line in md(filled).splitlines() if "| ours |" in line}
@@ -353,7 +353,7 @@ def test_a_target_that_is_not_reached_says_so() -> None:
 
 
 def test_the_lowest_of_a_cells_seeds_is_shown_compared_and_has_no_deviation() -> None:
-    reach = Metric("participations to reach 80 %", "", False, "participations_to_80", over="lowest")
+    reach = Metric("participations to reach 80 %", "participations_to_80", "", False, over="lowest")
     ours: Given = {"a": [[10.0, NEVER, 20.0]], "b": [[NEVER] * 3], "c": [[12.0, 40.0, 50.0]]}
     filled = table(ours, {"a": [15.0], "b": [7.0], "c": [50.0]}, ["x"], metric=reach)
     rows = {line.split(" | ")[0].strip("| "): line for line in md(filled).splitlines() if "| ours |" in line}

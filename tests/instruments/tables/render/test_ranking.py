@@ -148,8 +148,8 @@ def test_columns_that_differ_in_the_runs_of_one_method_are_one_setting() -> None
 
 def test_only_accuracies_count() -> None:
     other = table({m: [[1.0]] for m in METHODS}, {m: [1.0] for m in METHODS}, ["x"], number="2")
-    error = type(ACCURACY)("error", "", False, "error")
-    share = type(ACCURACY)("share of samples", "%", None, "share")
+    error = type(ACCURACY)("error", "error", "", False)
+    share = type(ACCURACY)("share of samples", "share", "%", None)
     for metric in (error, share):
         changed = type(other)(**{**vars(other), "table": type(other.table)(**{**vars(other.table), "metric": metric})})
         assert len(ranked(filled(), changed).settings) == 6
