@@ -29,6 +29,7 @@ from flnl.commands.parser import Parser, add_config_dir
 from flnl.config.override_text import key_of, value_of
 from flnl.config.pinning import pin
 from flnl.console.extras import install
+from flnl.console.shell import divided
 from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import UserError
@@ -40,20 +41,8 @@ from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
 EQUAL = (
-    *(
-        "experiment",
-        "seed",
-        "data_seed",
-        "dataset",
-        "partition",
-        "noise",
-        "fault",
-        "shift",
-        "model",
-        "protocol",
-        "rounds",
-    ),
-    *("fraction", "eval", "centralized", "precision"),
+    *("experiment", "seed", "data_seed", "dataset", "partition", "noise", "fault", "shift", "model", "protocol"),
+    *("rounds", "fraction", "eval", "centralized", "precision"),
 )
 """Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""
 
@@ -108,8 +97,7 @@ def benchmark(arguments: Sequence[str]) -> bool:
     Raises:
         UserError: for what the user can mend.
     """
-    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    launching = list(arguments[len(before) + 1 :])
+    before, launching = divided(arguments)
     options = parser().parse_intermixed_args(before)
     version = definition.load(options.version)
     if options.verb != "run" and options.overrides:

@@ -32,11 +32,7 @@ def parser() -> Parser:
 
 
 def text(folder: Path, *, shortly: bool) -> str:
-    """The configuration of the run in a folder, as YAML.
-
-    Raises:
-        UserError: if no run is recorded there.
-    """
+    """The configuration of the run in a folder, as YAML."""
     record = RunRecord.open(folder, "; name a run's folder")
     if shortly:
         values = short(record.defining, record.config)
@@ -56,11 +52,7 @@ def _flow(value: Any) -> str:
 
 
 def show(arguments: Sequence[str]) -> None:
-    """Print the configuration that ``arguments`` ask for, so that no terminal takes it for commands.
-
-    Raises:
-        UserError: if no run is recorded there.
-    """
+    """Print the configuration that ``arguments`` ask for, so that no terminal takes it for commands."""
     request = parser().parse_args(arguments)
     for line in text(request.run.expanduser(), shortly=request.short).split("\n"):
         print_line(line)

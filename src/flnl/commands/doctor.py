@@ -35,7 +35,6 @@ def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for mistakes that the user can correct.
         SystemExit: with 1 if something is not well.
     """
     options = parser().parse_args(arguments)

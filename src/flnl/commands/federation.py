@@ -43,11 +43,7 @@ def parser() -> Parser:
 
 
 def command(arguments: Sequence[str]) -> None:
-    """Run the command that ``arguments`` describe.
-
-    Raises:
-        UserError: for mistakes that the user can correct.
-    """
+    """Run the command that ``arguments`` describe."""
     options = parser().parse_args(arguments)
     from flnl.sites import federation, flower_environment
 

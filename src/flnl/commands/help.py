@@ -19,11 +19,7 @@ from flnl.config.short_keys import without_declarations
 
 
 def text(arguments: Sequence[str]) -> str:
-    """The help text; options among the ``arguments`` are ignored.
-
-    Raises:
-        HydraException: if the configuration cannot be composed.
-    """
+    """The help text; options among the ``arguments`` are ignored."""
     own = searched(arguments)
     overrides = get_args_parser().parse_known_args(list(arguments))[0].overrides
     composed = load([*search_path(own), *without(overrides, SEARCH_PATH)], with_hydra=True)

@@ -71,11 +71,7 @@ def short_keys(method: str, places: Sequence[Path] = (CONF,)) -> Iterator[Meanin
 
 
 def show_short_keys(methods: Sequence[str], places: Sequence[Path] = (CONF,)) -> None:
-    """A table on a terminal; elsewhere a line each, below the names of several methods.
-
-    Raises:
-        UserError: if there is no such method.
-    """
+    """A table on a terminal; elsewhere a line each, below the names of several methods."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
@@ -118,11 +114,7 @@ def _length(stage: Mapping[str, Any]) -> str:
 
 
 def show_lengths(protocol: str, places: Sequence[Path] = (CONF,)) -> None:
-    """A table of ``lengths``, below the line that describes the protocol.
-
-    Raises:
-        UserError: if there is no such protocol.
-    """
+    """A table of ``lengths``, below the line that describes the protocol."""
     from rich.console import Console
     from rich.table import Table
 
@@ -143,9 +135,6 @@ def markdown(group: str, places: Sequence[Path] = (CONF,)) -> str:
     """The options of one group as a Markdown table, without those of the groups below it.
 
     A folder of groups without options of its own (``train``) has a table for each group in it.
-
-    Raises:
-        UserError: if there is no such group.
     """
     found = chosen([group], places)
     first = next(iter(found))
@@ -159,11 +148,7 @@ def _table(group: str, files: Mapping[str, Path]) -> str:
 
 
 def show(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> None:
-    """Print the options: tables on a terminal, elsewhere lines of ``group=option  description``.
-
-    Raises:
-        UserError: for an unknown group.
-    """
+    """Print the options: tables on a terminal, elsewhere lines of ``group=option  description``."""
     from rich.console import Console
     from rich.table import Table
 

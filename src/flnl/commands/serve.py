@@ -35,7 +35,6 @@ def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for mistakes that the user can correct.
         Interrupted: if a signal has stopped it.
     """
     options = parser().parse_intermixed_args(arguments)

@@ -55,7 +55,6 @@ def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for mistakes that the user can correct.
         Interrupted: when SIGTERM ends the site.
     """
     options = parser().parse_args(arguments)

@@ -22,7 +22,7 @@ from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
 from flnl.config.folders import search_path
 from flnl.config.override_text import key_of
-from flnl.console.shell import joined
+from flnl.console.shell import divided, joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.instruments.tune.markdown import markdown
@@ -152,8 +152,7 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     Raises:
         UserError: for what the user can mend, and if nothing could be chosen.
     """
-    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    launching = list(arguments[len(before) + 1 :])
+    before, launching = divided(arguments)
     options = parser().parse_intermixed_args(before)
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
     if any(key_of(axis.key) == "seed" for axis in space.axes) or any(key_of(one) == "seed" for one in space.fixed):
@@ -167,7 +166,8 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     own = search_path(options.config_dir)
     runs = Runs(options.seeds, options.measure, launching, own=own)
     parts = space.split(options.each)
-    question = _question(options, parts[0])
+    each, part = parts[0]
+    question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
     kept = _kept(options.out, question) if options.add else None  # before anything runs
     parts = _without_known(parts, kept, options)
     if kept is not None and not parts:
@@ -231,11 +231,6 @@ def _chose(file: Path) -> bool:
     """Whether the file has a choice."""
     there = _there(file)
     return there is not None and any(study.chosen is not None for study in there.studies)
-
-
-def _question(options: Namespace, part: tuple[Values, Space]) -> Question:
-    each, space = part
-    return Question.of(options.measure, options.seeds, space.fixed, each, [axis.key for axis in space.axes])
 
 
 def _kept(file: Path, question: Question) -> Tuned | None:

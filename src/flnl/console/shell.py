@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def joined(words: Iterable[str]) -> str:
@@ -18,3 +18,13 @@ def joined(words: Iterable[str]) -> str:
 def word(text: str) -> str:
     """A word for a POSIX shell: in double quotes if it has single ones, as overrides may."""
     return f'"{text}"' if "'" in text and not set('"$`\\!\n') & set(text) else shlex.quote(text)
+
+
+def divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command before ``--``, and those after it.
+
+    >>> divided(["method=fedavg", "--", "executor=ray"])
+    (['method=fedavg'], ['executor=ray'])
+    """
+    before = list(words[: words.index("--")] if "--" in words else words)
+    return before, list(words[len(before) + 1 :])

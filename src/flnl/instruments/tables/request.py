@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flnl.console.shell import divided
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.instruments.tables import choices, load
@@ -104,7 +105,7 @@ def parse(arguments: Sequence[str]) -> Request:
     Raises:
         UserError: for an unknown verb, table, scale or option.
     """
-    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    before, overrides = divided(arguments)
     verb = load.known(before[0], VERBS, "verb") if before else ""
     if not verb:
         raise UserError(f"which command? one of {', '.join(VERBS)}; see --help")
@@ -137,7 +138,8 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
     asked = [with_rows(load.table(name), added, all_of_them=bool(names)) for name in named]
-    out = _path(last["out"]) if "out" in last else RESULTS / "_".join([scale, *_kinds(last)])
+    kind = "_tuned" * ("tuned" in last) + "_own" * ("add" in last)
+    out = _path(last["out"]) if "out" in last else RESULTS / f"{scale}{kind}"
 
     def wanted(table: Table) -> bool:
         """Whether a table takes part: one that is made only by its name, if it is named, or rendered already."""
@@ -150,7 +152,6 @@ def parse(arguments: Sequence[str]) -> Request:
     every = tuple(
         with_rows(table, added, all_of_them=False) for table in readable if table.made_at(scale) and wanted(table)
     )
-    overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no overrides after --: it launches no runs")
     request = Request(
@@ -163,7 +164,7 @@ def parse(arguments: Sequence[str]) -> Request:
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         _path(last["records"]) if "records" in last else None,
         out,
-        overrides,
+        tuple(overrides),
         options,
         names[0] if names else None,
     )
@@ -190,11 +191,6 @@ def _added(options: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
     if twice := next((one.label for one in rows if labels.count(one.label.lower()) > 1), None):
         raise UserError(f"add: two rows are called {twice}; give each a label of its own, add='LABEL: method=mine'")
     return rows
-
-
-def _kinds(options: Mapping[str, str]) -> list[str]:
-    """What sets results apart from those of the tables as they are, in the name of their folder."""
-    return [name for name, option in (("tuned", "tuned"), ("own", "add")) if option in options]
 
 
 def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str], *, tuned: bool) -> list[Table]:
