@@ -49,7 +49,7 @@ def parser() -> Parser:
         default=False,
         help="the file's probabilities are of models that have not seen the sample",
     )
-    what.add_argument("--folds", metavar="K", type=_count(2), help="train K more times, each time without a part")
+    what.add_argument("--folds", metavar="K", type=_whole, help="train K more times, each time without a part")
     what.add_argument("--by", choices=("samples", "clients"), default=default.by, help="what the folds divide")
     how = options.add_argument_group("scores and issues")
     how.add_argument("--score", choices=get_args(Score), default=default.score, help=f"by default {default.score}")
@@ -67,15 +67,15 @@ def parser() -> Parser:
     how.add_argument(
         "--prior-weight",
         metavar="W",
-        type=_share,
+        type=_number,
         default=default.prior_weight,
         help=f"of the client prior, 0 to 1, by default {default.prior_weight:g}; 0.5 ranked photographs better",
     )
     how.add_argument(
-        "--min-precision", metavar="X", type=_share, help="only issues up to the cut where X is expected to be wrong"
+        "--min-precision", metavar="X", type=_number, help="only issues up to the cut where X is expected to be wrong"
     )
     how.add_argument(
-        "--label-privacy", metavar="EPS", type=_epsilon, help="label differential privacy of what clients send"
+        "--label-privacy", metavar="EPS", type=_number, help="label differential privacy of what clients send"
     )
     how.add_argument(
         "--secret",
@@ -88,9 +88,7 @@ def parser() -> Parser:
     files.add_argument("--formats", metavar="LIST", type=_formats, default=default.formats, help="html,csv,json")
     files.add_argument("--spreadsheet", action="store_true", help="put a ' before cells that look like a formula")
     files.add_argument("--clients", action="store_true", help="also an audit for each client, the others pooled")
-    files.add_argument(
-        "--min-client", metavar="N", type=_count(0), default=default.min_client, help="pool smaller ones"
-    )
+    files.add_argument("--min-client", metavar="N", type=_whole, default=default.min_client, help="pool smaller ones")
     files.add_argument(
         "--corrections", choices=("suggested", "reviewed"), help="write corrected.csv, for dataset.labels"
     )
@@ -103,9 +101,9 @@ def parser() -> Parser:
     )
     page = options.add_argument_group("page")
     page.add_argument(
-        "--top", metavar="N", type=_count(1), default=default.top, help=f"suspects, by default {default.top}"
+        "--top", metavar="N", type=_whole, default=default.top, help=f"suspects, by default {default.top}"
     )
-    page.add_argument("--per-page", metavar="N", type=_count(1), default=default.per_page, help="suspects in a file")
+    page.add_argument("--per-page", metavar="N", type=_whole, default=default.per_page, help="suspects in a file")
     page.add_argument(
         "--thumbnails", metavar="N", type=_thumbnails, default=None, help="images of the first N, or none"
     )
@@ -132,7 +130,6 @@ def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for mistakes that the user can correct.
         Interrupted: after SIGTERM.
     """
     run, options, quiet = options_of(arguments)
@@ -163,41 +160,21 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _count:  # noqa: N801 (a type of argparse)
-    """A whole number from ``least``."""
-
-    def __init__(self, least: int) -> None:
-        self.least = least
-
-    def __call__(self, text: str) -> int:
-        if not text.isdecimal() or int(text) < self.least:
-            raise argparse.ArgumentTypeError(f"{text!r} should be a whole number from {self.least}")
-        return int(text)
+def _whole(text: str) -> int | str:
+    """A whole number; another text as it is, which ``Options`` refuses."""
+    return int(text) if text.isdecimal() else text
 
 
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} should be a number from 0 to 1")
-    return value
-
-
-def _epsilon(text: str) -> float:
-    value = _number(text)
-    if not 1e-12 <= value <= 700:
-        raise argparse.ArgumentTypeError(f"{text!r} should be a positive number up to 700")
-    return value
-
-
-def _number(text: str) -> float:
+def _number(text: str) -> float | str:
+    """A number; another text as it is, which ``Options`` refuses."""
     try:
         return float(text)
     except ValueError:
-        return float("nan")
+        return text
 
 
-def _thumbnails(text: str) -> int:
-    return 0 if text == "none" else _count(0)(text)
+def _thumbnails(text: str) -> int | str:
+    return 0 if text == "none" else _whole(text)
 
 
 def _formats(text: str) -> tuple[Format, ...]:
