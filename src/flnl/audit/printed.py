@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flnl.audit.result import Audit, ClientSummary, WrongLabels
 from flnl.audit.writing import Written
 from flnl.console.shell import joined
-from flnl.console.terminal import cell, print_line, visible
+from flnl.console.terminal import print_line, print_table
 
 WORST = 5
 NOTHING = "nothing stands out"
@@ -15,8 +15,10 @@ NOTHING = "nothing stands out"
 
 def show(audit: Audit, written: Written) -> None:
     """Print an audit: tables on a terminal, tab-separated lines elsewhere."""
+    from rich import box
+
     for heading, header, rows in tables(audit):
-        _print(heading, header, rows)
+        print_table(header, rows, left=(0,), title=heading, title_justify="left", box=box.SIMPLE_HEAD)
     if not audit.issues:
         print_line(NOTHING)
     for file in written.files:
@@ -90,21 +92,3 @@ def _range(wrong: WrongLabels | None) -> str:
 
 def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
-
-
-def _print(heading: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        for row in (header, *rows):
-            print("\t".join(map(visible, row)))
-        return
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD)
-    for i, name in enumerate(header):
-        table.add_column(cell(name), overflow="fold", justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console.print(table)

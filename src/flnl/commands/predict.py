@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir, add_trust
-from flnl.console.terminal import cell, print_line, visible
+from flnl.console.terminal import print_line, print_table
 from flnl.core.errors import UserError
 from flnl.data.image_file import MOST_BYTES, MOST_PIXELS
 from flnl.data.image_names import SUFFIXES, images_below
@@ -120,26 +120,12 @@ def named_images(names: Sequence[str]) -> list[Path]:
 
 
 def show(predictions: Sequence[Prediction]) -> None:
-    """Print the predictions: a table on a terminal, tab-separated lines elsewhere."""
-    from rich.console import Console
-    from rich.table import Table
-
-    header = ("path", "class", "probability", f"top {SHOWN}")
+    """Print the predictions."""
     rows = [
         (one.path, one.top[0][0], f"{one.top[0][1]:.4f}", ", ".join(f"{name} {p:.4f}" for name, p in one.top))
         for one in predictions
     ]
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        for row in (header, *rows):
-            print("\t".join(map(visible, row)))
-        return
-    table = Table()
-    for name in header:
-        table.add_column(name, overflow="fold", justify="right" if name == "probability" else "left")
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console.print(table)
+    print_table(("path", "class", "probability", f"top {SHOWN}"), rows, left=(0, 1, 3))
 
 
 def save(predictions: Sequence[Prediction], file: Path) -> None:
@@ -147,9 +133,6 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
 
     A path or class that a spreadsheet would read as a formula gets a ``'`` before it, which ``spreadsheet.text_of``
     removes.
-
-    Raises:
-        UserError: if the file cannot be written.
     """
     count = max((len(one.top) for one in predictions), default=1)
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]

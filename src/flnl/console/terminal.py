@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -113,6 +113,31 @@ def cell(text: object, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(visible(redacted(str(text))), style)
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[int], **look: Any) -> None:
+    """Print a table on a terminal, and tab-separated lines elsewhere.
+
+    Args:
+        header: the columns.
+        rows: their texts.
+        left: the numbers of columns that are aligned left; others are aligned right.
+        look: of the terminal's table, as ``rich.table.Table`` takes it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(map(visible, row)))
+        return
+    table = Table(**look)
+    for i, name in enumerate(header):
+        table.add_column(cell(name), overflow="fold", justify="left" if i in left else "right")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    console.print(table)
 
 
 def duration(seconds: float) -> str:
