@@ -178,14 +178,7 @@ def summary(audit: Audit) -> dict[str, Any]:
             {"given": classes[row.given], "predicted": classes[row.predicted], "issues": row.issues}
             for row in audit.by_pair
         ],
-        "expected_precision": {
-            "cuts": list(audit.precision.cuts),
-            "below": list(audit.precision.below),
-            "expected": list(audit.precision.expected),
-            "test_samples": audit.precision.test_samples,
-            "of_issues": audit.precision.of_issues,
-            "cut": audit.cut,
-        },
+        "expected_precision": {**asdict(audit.precision), "cut": audit.cut},
         "review": None if audit.review is None else asdict(audit.review),
         **({} if audit.measured is None else {"measured": dict(audit.measured)}),
     }

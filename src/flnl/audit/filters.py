@@ -150,9 +150,6 @@ def rule_of(
     thresholds: Array,
     calibrated: Counts,
     off_diagonal: int,
-    *,
-    at_least: int = 1,
-    frac_noise: float = 1.0,
 ) -> Rule:
     """The rule of a filter, from all samples.
 
@@ -162,8 +159,6 @@ def rule_of(
         thresholds: pooled thresholds [K].
         calibrated: the calibrated joint [K, K]; rows are given classes.
         off_diagonal: the number of ``confident_learning`` issues.
-        at_least: samples of each class that stay unmarked; cleanlab's ``min_examples_per_class``, 1 in all audits.
-        frac_noise: share of the estimated wrong labels to mark, as in cleanlab; all of them in all audits.
     """
     match name:
         case "predicted_neq_given":
@@ -175,7 +170,7 @@ def rule_of(
         case "low_normalized_margin":
             return _low_score("normalized_margin", blocks, off_diagonal)
         case "prune_by_class" | "prune_by_noise_rate" | "both":
-            return _pruning(name, blocks, calibrated, at_least, frac_noise)
+            return _pruning(name, blocks, calibrated)
         case _:
             assert_never(name)
 
@@ -188,11 +183,11 @@ def _low_score(score: Score, blocks: Blocks, count: int) -> LowScore:
     return LowScore(score, lowest.cut)
 
 
-def _pruning(name: Pruning, blocks: Blocks, calibrated: Counts, at_least: int, frac_noise: float) -> Rule:
+def _pruning(name: Pruning, blocks: Blocks, calibrated: Counts) -> Rule:
     """As many samples of each class, or of each pair of classes, as the joint estimates to be wrong."""
-    counts = pruned_counts(calibrated.T, at_least, frac_noise)
+    counts = pruned_counts(calibrated.T)
     given_counts = calibrated.sum(axis=1)
-    prunable = [k for k in range(len(counts)) if given_counts[k] > max(at_least, 1)]
+    prunable = [k for k in range(len(counts)) if given_counts[k] > 1]
     by_class, by_pair = dict[int, Lowest](), dict[tuple[int, int], Lowest]()
     if name != "prune_by_noise_rate":
         by_class = {k: Lowest(int(given_counts[k] - counts[k, k])) for k in prunable}
@@ -244,20 +239,15 @@ class Lowest:
         return Cut(float(highest), int(self._index[self._values == highest].max()))
 
 
-def pruned_counts(joint: Counts, at_least: int = 1, frac_noise: float = 1.0) -> Counts:
+def pruned_counts(joint: Counts, at_least: int = 1) -> Counts:
     """Samples to mark [K, K], rows seemingly true classes, columns given ones, with enough left on the diagonal.
 
     Args:
         joint: the calibrated joint, transposed.
         at_least: smallest diagonal entry. What one is raised by is taken from the other entries of its column, evenly.
-        frac_noise: factor of all entries off the diagonal, which takes up the difference.
     """
     diagonal = np.maximum(joint.diagonal(), at_least).astype(np.float64)
     others = np.maximum(np.count_nonzero(joint, axis=0) - 1, 1)
     kept = np.maximum(joint - (diagonal - joint.diagonal()) / others, 0.0)
     np.fill_diagonal(kept, diagonal)
-    reduced = kept * frac_noise
-    np.fill_diagonal(reduced, 0.0)
-    off = kept - np.diag(diagonal)
-    np.fill_diagonal(reduced, diagonal + (off - reduced).sum(axis=0))
-    return np.stack([rounded(row) for row in np.trunc(reduced)])
+    return np.stack([rounded(row) for row in np.trunc(kept)])

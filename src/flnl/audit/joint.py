@@ -6,7 +6,6 @@ Rows of a joint are given classes, columns the classes that the labels seem to h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,43 +70,16 @@ class Latent:
     inverse_noise: Array  # [K, K], probability of a true class (row) for each given class (column)
 
 
-def latent(joint: Counts, counts: Counts | Array, *, converge: bool = False) -> Latent:
+def latent(joint: Counts, counts: Counts | Array) -> Latent:
     """Estimates from the calibrated ``joint`` [K, K] and the samples given each class, ``counts`` [K].
 
-    Args:
-        joint: the calibrated joint, or the same divided by its sum.
-        counts: samples per given class.
-        converge: whether to iterate until noise matrices and shares agree, as cleanlab can; no audit does.
+    Shares of true classes are from the diagonals of both matrices and the shares of given classes; at least 1e-6.
     """
     given = np.asarray(counts, np.float64) / max(float(np.sum(counts)), TINY)
     noise = joint / np.maximum(joint.sum(axis=0), TINY)
     inverse = joint.T / np.maximum(joint.sum(axis=1), TINY)
-    prior = class_prior(noise, inverse, given)
-    noise, inverse = valid_rates(noise), valid_rates(inverse)
-    if converge:
-        noise, inverse, prior = _converged(noise, inverse, prior, given)
-    return Latent(prior, noise, inverse)
-
-
-PriorMethod = Literal["cnt", "marginal", "marginal_ps"]
-
-
-def class_prior(
-    noise: Array, inverse: Array, given: Array, *, method: PriorMethod = "cnt", joint: Counts | None = None
-) -> Array:
-    """The share [K] of each true class, at least 1e-6.
-
-    ``cnt``: from the diagonals of both matrices and the shares ``given`` [K] of given classes. ``marginal``: column
-    sums of the ``joint``. ``marginal_ps``: the inverse noise matrix times ``given``.
-    """
-    if method == "cnt":
-        shares = inverse.diagonal() / np.maximum(noise.diagonal(), TINY) * given
-    elif method == "marginal":
-        assert joint is not None, "the marginal is of the joint"
-        shares = joint.sum(axis=0) / max(float(joint.sum()), TINY)
-    else:
-        shares = inverse @ given
-    return _distribution(shares, least=1e-6)
+    shares = np.clip(inverse.diagonal() / np.maximum(noise.diagonal(), TINY) * given, 1e-6, 1.0)
+    return Latent(shares / shares.sum(), valid_rates(noise), valid_rates(inverse))
 
 
 def valid_rates(matrix: Array) -> Array:
@@ -115,17 +87,3 @@ def valid_rates(matrix: Array) -> Array:
     clipped = np.clip(matrix, 0.0, LARGEST_RATE)
     np.fill_diagonal(clipped, matrix.diagonal())
     return np.asarray(clipped / np.maximum(clipped.sum(axis=0), TINY))
-
-
-def _converged(noise: Array, inverse: Array, prior: Array, given: Array) -> tuple[Array, Array, Array]:
-    for _ in range(3):
-        for _ in range(5):
-            inverse = valid_rates((noise * prior).T / np.maximum(given, TINY))
-            prior = class_prior(noise, inverse, given)
-        noise = valid_rates((inverse * given).T / np.maximum(prior, TINY))
-    return noise, inverse, _distribution(prior, least=1e-5)
-
-
-def _distribution(shares: Array, least: float) -> Array:
-    clipped = np.clip(shares, least, 1.0)
-    return np.asarray(clipped / clipped.sum())

@@ -48,9 +48,7 @@ class AuditedSamples:
     @property
     def order(self) -> Indices:
         """The samples [N] in the order of their rank, the most suspicious first."""
-        order = np.empty(len(self.rank), np.int64)
-        order[self.rank] = np.arange(len(self.rank))
-        return order
+        return np.argsort(self.rank)
 
 
 @dataclass(frozen=True)

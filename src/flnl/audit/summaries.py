@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from flnl.audit.precision import wilson
 from flnl.audit.result import AuditedSamples, ClientSummary, PairSummary, Review, WrongLabels
+from flnl.audit.scores import ranks
 from flnl.audit.verdicts import Verdict
 from flnl.core.images import Indices
 from flnl.core.streams import stream
@@ -134,24 +136,6 @@ def reviewed(verdicts: Mapping[int, Verdict], sample: Indices) -> Review:
 
 def part_of(samples: AuditedSamples, index: Indices) -> AuditedSamples:
     """Some of the samples, ranked among themselves."""
-    rank = np.empty(len(index), np.int64)
-    rank[np.argsort(samples.rank[index], kind="stable")] = np.arange(len(index))
-    return replace(
-        samples,
-        client=samples.client[index],
-        owner=[samples.owner[i] for i in index.tolist()],
-        name=[samples.name[i] for i in index.tolist()],
-        position=samples.position[index],
-        given=samples.given[index],
-        predicted=samples.predicted[index],
-        confident=samples.confident[index],
-        final=None if samples.final is None else samples.final[index],
-        method_flagged=None if samples.method_flagged is None else samples.method_flagged[index],
-        label_score=samples.label_score[index],
-        suspicion_score=samples.suspicion_score[index],
-        rank=rank,
-        is_issue=samples.is_issue[index],
-        true=None if samples.true is None else samples.true[index],
-        labels=None if samples.labels is None else samples.labels[index],
-        agreeing=None if samples.agreeing is None else samples.agreeing[index],
-    )
+    part: dict[str, Any] = {k: array[index] for k, array in vars(samples).items() if isinstance(array, np.ndarray)}
+    part |= {key: [getattr(samples, key)[i] for i in index.tolist()] for key in ("owner", "name")}
+    return replace(samples, **part | {"rank": ranks(part["rank"])})
