@@ -321,14 +321,14 @@ def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for mistakes that the user can correct.
         SystemExit: with 1 if a cell has failed or a run is still missing.
     """
     request = parse(arguments)
     if request.overrides and request.verb != TUNE:
         from flnl.instruments.tables.launch import check
 
-        check(request.plan, request.overrides)
+        first = next(iter(request.plan.runs.values()), None)
+        check(None if first is None else first.overrides, request.overrides)
     if request.records is not None and request.verb not in ("list", TUNE, AGREE):
         from flnl.instruments.tables.restore import restore
 

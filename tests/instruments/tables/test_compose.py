@@ -49,7 +49,7 @@ def check(scale: str, composer: Identities, *, each: bool) -> int:
         if words in checked:
             continue
         checked.add(words)
-        cfg = composer._composer._set((*words, "seed=1"))
+        cfg = composer.composer._set((*words, "seed=1"))
         try:
             check_config(cfg)
         except Exception as error:
@@ -96,7 +96,7 @@ def test_the_seeds_of_a_setting_are_read_once(more: Words, read: int, monkeypatc
 def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
     """Partition and noise stay the paper's; data, clients and budget are the scale's."""
     for label, words in cells(load.scaling("small")):
-        found = composer._composer._set(words)
+        found = composer.composer._set(words)
         assert found.dataset.name == "digits", label
         clients = 1 if found.centralized else found.partition.num_clients
         assert clients == (1 if "centralized" in label else 20), label

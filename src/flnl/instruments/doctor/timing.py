@@ -125,7 +125,8 @@ def _seconds_of_an_image(
     setting: Setting, plain: dict[str, Any], device: str, precision: int | str
 ) -> tuple[float, bool]:
     network = _network(setting, plain, device, precision)
-    job = LocalTraining(_training(plain), Plain(), {"cross_entropy": CrossEntropy()}, None, {})
+    training = replace(Training(**compose.build(plain["train"])), lr=0.01, epochs=1)
+    job = LocalTraining(training, Plain(), {"cross_entropy": CrossEntropy()}, None, {})
     on_gpu = device != "cpu"
     stacked = on_gpu and why_not(job, network) is None
     executor: Any = Stacked(network, COHORT, None) if stacked else Sequential(network)
@@ -150,10 +151,6 @@ def _network(setting: Setting, plain: dict[str, Any], device: str, precision: in
     channels, *size = setting.shape
     transform = Transform((size[0], size[1]), (0.5,) * channels, (0.25,) * channels, padding=4, flip=True)
     return Network(module, transform, setting.classes, placement_for(device, precision))
-
-
-def _training(plain: dict[str, Any]) -> Training:
-    return replace(Training(**compose.build(plain["train"])), lr=0.01, epochs=1)
 
 
 def _round(executor: Any, job: LocalTraining, network: Network, clients: int, samples: int) -> float:

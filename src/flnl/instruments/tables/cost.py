@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from flnl.instruments.tables.identity import Identity
-from flnl.instruments.tables.plan import Plan, Wanted
+from flnl.instruments.tables.plan import Plan
 from flnl.storage.paces import Paces
 
 Kind = tuple[str, str, str, str, int]
@@ -56,8 +56,9 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
         fastest[kind[1:4]].append((kind[4], seconds))
     sure, least, unknown = [], [], 0
     for run in plan.missing:
-        one, passes = run.identity, run.identity.passes(_left(plan, run))
-        kind = _kind(one)
+        one, begun = run.identity, plan.records.get(run.identity.folder)
+        done = (begun.participations or 0) if begun else 0
+        kind, passes = _kind(one), one.passes(max(0, one.trainings - done))
         slower = [seconds for batch, seconds in fastest[kind[1:4]] if batch >= one.batch]
         if own := paces.get(kind):
             sure.append(own * passes)
@@ -70,8 +71,3 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
 
 def _kind(run: Identity) -> Kind:
     return run.method, run.dataset, run.model, run.precision, run.batch
-
-
-def _left(plan: Plan, run: Wanted) -> int:
-    begun = plan.records.get(run.identity.folder)
-    return max(0, run.identity.trainings - (begun.participations or 0 if begun else 0))

@@ -106,7 +106,7 @@ class Identities:
         self._digest = _digest()
         self._known = self._read()
         self._fresh = 0
-        self._composer = Composer()
+        self.composer = Composer()
 
     def prepare(self, wanted: Iterable[Sequence[str]]) -> None:
         """Compose those of ``wanted`` that are new, if they are many: in as many processes as there are cores.
@@ -142,16 +142,8 @@ class Identities:
         """
         name = _name(overrides)
         if name not in self._known:
-            self._add(name, self._composer.identity(overrides))
+            self._add(name, self.composer.identity(overrides))
         return self._known[name]
-
-    def check(self, overrides: Sequence[str]) -> None:
-        """Check every key and value of the run with these overrides, as the run will when it starts.
-
-        Raises:
-            UserError: if one is wrong, or a class is not found.
-        """
-        self._composer.check(overrides)
 
     def save(self) -> None:
         """Write the new identities to the cache; if it cannot be written, they are composed again next time."""
@@ -217,10 +209,10 @@ class Composer:
         return plain
 
     def check(self, overrides: Sequence[str]) -> None:
-        """Check every key and value of the run with these overrides.
+        """Check every key and value of the run with these overrides, as the run will when it starts.
 
         Raises:
-            UserError: if one is wrong.
+            UserError: if one is wrong, or a class is not found.
         """
         with _explained(overrides):
             check_config(self._set(overrides))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flnl.instruments.tables.failed_jobs import remember
 from flnl.instruments.tables.load import check_keys
-from flnl.instruments.tables.plan import Plan, Wanted
+from flnl.instruments.tables.plan import Plan
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
 
@@ -22,22 +22,16 @@ class TableSweep(ListedSweep):
         remember(self.folder, [run.folder for run in self.runs])
 
 
-def check(plan: Plan, arguments: Sequence[str]) -> None:
+def check(first: Sequence[str] | None, arguments: Sequence[str]) -> None:
     """Check the overrides of how runs are launched before launching any, on the configuration of the first run.
 
     Args:
-        plan: the tables.
+        first: the overrides of the first run; None if there is no run.
         arguments: overrides of the launcher, and of keys that are not part of a run's key (``executor=ray``).
 
     Raises:
         UserError: for an invalid override, or one that would change the keys of the runs.
     """
-    run = next(iter(plan.runs.values()), None)
-    check_for(None if run is None else run.overrides, arguments)
-
-
-def check_for(first: Sequence[str] | None, arguments: Sequence[str]) -> None:
-    """As ``check``, on the configuration of a run with the overrides ``first``; None if there is no run."""
     check_keys(arguments)
     listed.check(first, arguments, "write it into a table of your own, conf/table/")
 
@@ -55,10 +49,5 @@ def launch(plan: Plan, arguments: Sequence[str]) -> bool:
     Raises:
         Interrupted: after a signal.
     """
-    runs = [ListedRun(_label(run), run.identity.folder, run.overrides) for run in plan.missing]
+    runs = [ListedRun(run.label, run.identity.folder, run.overrides) for run in plan.missing]
     return listed.launch(runs, plan.folder, arguments, TableSweep)
-
-
-def _label(run: Wanted) -> str:
-    others = len(run.cells) - 1
-    return f"{run.cells[0]}{f' and {others} more' if others else ''}"

@@ -47,6 +47,12 @@ class Wanted:
         self.overrides += [one for one in RECORDED if one in overrides and one not in self.overrides]
 
     @property
+    def label(self) -> str:
+        """The first cell that needs it, and how many more."""
+        others = len(self.cells) - 1
+        return f"{self.cells[0]}{f' and {others} more' if others else ''}"
+
+    @property
     def command(self) -> str:
         """The command line that reproduces the run."""
         return joined(["flnl", *self.overrides])
@@ -115,16 +121,16 @@ class Plan:
         identities = Identities(root)
         try:
             identities.prepare(wanted(tables, scaling, seeds))
-            self.layouts = [self._layout(table, identities) for table in tables]
+            self.layouts = [
+                [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]
+                for table in tables
+            ]
             self._check_own()
             self._record_for([table for table in every if table not in tables], identities)
         finally:
             identities.save()
 
     # ------------------------------------------------------------------------------------------------------ planning
-
-    def _layout(self, table: Table, identities: Identities) -> list[list[Place]]:
-        return [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]
 
     def _place(self, table: Table, row: Row, column: Column, identities: Identities) -> Place:
         if row.missing is not None:
@@ -142,7 +148,7 @@ class Plan:
             seeds = scaling.of(table, self.seeds).seeds
             found = {seed: self._identity((*overrides, f"seed={seed}"), identities) for seed in seeds}
             if row.own and self._starting and not all(self._begun(identity) for identity in found.values()):
-                identities.check(overrides)
+                identities.composer.check(overrides)
             runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
         except UserError as error:
             if not row.own:

@@ -11,7 +11,7 @@ from flnl.config.override_text import key_of, value_of, without
 from flnl.core.errors import UserError
 from flnl.instruments.tables import load
 from flnl.instruments.tables.choices import deciding
-from flnl.instruments.tables.launch import check_for
+from flnl.instruments.tables.launch import check
 from flnl.instruments.tables.scaling import Scaling
 from flnl.instruments.tables.table import Column, Row, Table
 from flnl.instruments.tune.runs import Runs
@@ -42,7 +42,7 @@ class Tuning:
     grid: Sequence[str]  # the axes as overrides, as in train.lr=0.01,0.03
     seeds: Sequence[int]
     measure: str
-    margin: float | None  # a difference of accuracies in [0, 1]
+    margin: float | None  # a difference of accuracies in [0, 1]; None: every combination is tried under every seed
     share: float = SHARE  # of each client's samples, held out for ``VALIDATION``
 
     @classmethod
@@ -70,7 +70,8 @@ class Tuning:
         seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
         if shared := {*seeds} & {*scaling.of(table).seeds}:
             raise UserError(f"seed {min(shared)} is one of {table.name}'s: a choice under it would favour its results")
-        margin, share = _margin(last["margin"]), _share(last["share"], "share", "share between 0 and 1")
+        margin = None if last["margin"] == "none" else _share(last["margin"], "margin", f"{MARGIN}, or none")
+        share = _share(last["share"], "share", "share between 0 and 1")
         return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, margin, share)
 
     @property
@@ -81,7 +82,9 @@ class Tuning:
             UserError: if the grid has nothing to choose from or a key that is no hyperparameter, no row is left, or two
                 rows could not be told apart.
         """
-        spaces = [(_each(row), self._space(row)) for row in self._rows()]
+        spaces = [
+            ({key_of(one): value_of(one) for one in deciding(row.overrides)}, self._space(row)) for row in self._rows()
+        ]
         if not spaces:
             raise UserError(f"{self.table.name}: no row of a method can run in {self.column.label} at this scale")
         rows = [overrides_of(each) for each, _ in spaces]
@@ -100,7 +103,7 @@ class Tuning:
             UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
         """
         spaces = self.spaces
-        check_for(spaces[0][1].fixed, launching)
+        check(spaces[0][1].fixed, launching)
         runs = Runs(self.seeds, self.measure, launching, sweep=TuningSweep)
         trials = runs.grids([space for _, space in spaces], self.margin)
         studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]
@@ -176,17 +179,8 @@ class Tuning:
         return [f"{HELD_OUT}={self.share}"] if self.measure == VALIDATION else []
 
 
-def _margin(written: str) -> float | None:
-    """The margin in accuracies; None if every combination is to be tried under every seed."""
-    return None if written == "none" else _share(written, "margin", f"{MARGIN}, or none")
-
-
 def _share(written: str, option: str, what: str) -> float:
     try:
         return share_of(written, what)
     except UserError as error:
         raise UserError(f"{option}={error}") from None
-
-
-def _each(row: Row) -> dict[str, str]:
-    return {key_of(override): value_of(override) for override in deciding(row.overrides)}

@@ -80,7 +80,8 @@ class Evidence:
         runs = [run for table in tables for row in table.cells for cell in row for run in cell.runs]
         folders = dict.fromkeys(run.folder for run in runs if run.state == "finished")
         records = [self.record(folder) for folder in folders]
-        days = sorted({_day(record.started) for record in records if record.started is not None})
+        started = (datetime.fromtimestamp(one.started, UTC) for one in records if one.started is not None)
+        days = sorted({time.date().isoformat() for time in started})
         seconds = sum(record.wall_time_s or 0.0 for record in records)
         made = [record.processes for record in records]
         versions = {f"{k} {v}" for one in chain(*made) for k, v in one.versions.items()}
@@ -109,10 +110,6 @@ def _each(made: Iterable[Iterable[RunRecord]], read: Callable[[RunRecord], objec
     """What the processes of each run say, once for each run."""
     for processes in made:
         yield from dict.fromkeys(_name(said) for one in processes if (said := read(one)))
-
-
-def _day(started: float) -> str:
-    return datetime.fromtimestamp(started, UTC).date().isoformat()
 
 
 def _name(part: object) -> str:

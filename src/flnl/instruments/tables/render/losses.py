@@ -49,7 +49,7 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
         for row, cells in zip(rows, filled.cells, strict=True)
         for which, cell in zip(filled.of_paper, cells, strict=True)
         for k in which
-        if len(records := rendered.get((row, labels[k]), ())) > _finished(cell)
+        if len(records := rendered.get((row, labels[k]), ())) > sum(map(_whole, cell.runs))
     ]
     left = {place: len(records) for place, records in rendered.items() if records and place[0] not in rows}
     return fewer + [Loss(f"{name} {row} {column}", runs, 0, gone=True) for (row, column), runs in left.items()]
@@ -58,10 +58,6 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
 def _others(records: Sequence[str], cell: Cell) -> bool:
     """Whether a cell has runs, and none of them is one of ``records``."""
     return bool(cell.runs) and not {run.folder.name for run in cell.runs} & set(records)
-
-
-def _finished(cell: Cell) -> int:
-    return sum(map(_whole, cell.runs))
 
 
 def _begun(cell: Cell) -> tuple[Path, ...]:
