@@ -13,8 +13,8 @@ from scipy.special import expit, log_softmax, logit, softmax
 from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.calibration import Calibration
 from flnl.audit.probability_table import InMemory
-from flnl.audit.result import AuditedSamples, WrongLabels
-from flnl.audit.summaries import part_of, to_review
+from flnl.audit.result import AuditedSamples, ClientSummary, WrongLabels
+from flnl.audit.summaries import part_of, pooled, to_review
 from flnl.audit.verdicts import Verdict
 from flnl.audit.wrong_by_review import Judged, numbers, with_verdicts
 from flnl.audit.wrong_labels import Estimate, wrong_labels
@@ -379,3 +379,12 @@ def test_a_sum_is_unknown_if_a_part_is() -> None:
     assert WrongLabels.of_all([one, other]) == WrongLabels(3.5, 1, 9, 20)
     assert WrongLabels.of_all([one, None]) is None
     assert WrongLabels.of_all([]) is None
+
+
+@pytest.mark.parametrize(("flags", "together"), [((3, 4), 7), ((3, None), None), ((None, 4), None)])
+def test_flags_of_clients_together_are_unknown_if_one_client_tells_none(
+    flags: tuple[int | None, ...], together: int | None
+) -> None:
+    """As a site does that keeps its counts to itself."""
+    rows = [ClientSummary(str(c), (c,), 5, 0, 0, flag, None, None, (0,)) for c, flag in enumerate(flags)]
+    assert pooled(rows, "both").flagged == together

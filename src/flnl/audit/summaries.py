@@ -65,7 +65,7 @@ def pooled(rows: Sequence[ClientSummary], name: str) -> ClientSummary:
         samples=sum(row.samples for row in rows),
         disagreements=sum(row.disagreements for row in rows),
         issues=sum(row.issues for row in rows),
-        flagged=None if rows[0].flagged is None else sum(row.flagged or 0 for row in rows),
+        flagged=None if any(row.flagged is None for row in rows) else sum(row.flagged or 0 for row in rows),
         rate=None,
         pair=None,
         below=tuple(np.sum([row.below for row in rows], axis=0).tolist()),
