@@ -222,12 +222,13 @@ def test_rows_outlive_a_killed_run_and_nothing_is_written_into_the_home(
     words = [w for w in BY_NAME["fedavg"].words if not w.startswith(("wandb", "rounds"))]
     places = {"HOME": str(home), "MPLCONFIGDIR": str(tmp_path / "fonts")}  # matplotlib keeps a list of fonts
     running = launch(*words, "rounds=100000", "wandb.mode=offline", "output=run", env=places)
-    running.until(lambda: lines_of(tmp_path / "run") >= 40, "round")
+    files = (tmp_path / "run" / "wandb").glob
+    running.until(lambda: lines_of(tmp_path / "run") >= 40 and any(files("offline-run-*/*.wandb")), "round")
     early = lines_of(tmp_path / "run") // 2
     time.sleep(2)  # W&B flushes every second
     running.signal(number)
     running.wait()
-    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    (file,) = files("offline-run-*/*.wandb")
     found = steps(file)
     assert found[:early] == list(range(1, early + 1))
     if number == signal.SIGTERM:
