@@ -758,7 +758,7 @@ def test_a_damaged_recording_is_refused(fedavg: Ran, said: Commands, copied: Cha
     [
         (["--folds", "1"], "from 2"),
         (["--min-precision", "80"], "from 0 to 1"),
-        (["--label-privacy", "0"], "positive"),
+        (["--label-privacy", "0"], "a number from 1e-12"),
         (["--formats", "pdf"], "there are html, csv, json"),
         (["--corrections", "reviewed"], "--reviewed verdicts.csv"),
         (["--label-privacy", "1", "--issues", "prune_by_class"], "predicted_neq_given or confident_learning"),
