@@ -169,11 +169,17 @@ def test_a_site_that_was_away_in_a_run_goes_on(sites: Sites, data: Path, tmp_pat
     assert len(calls) > 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "at", "done"), [("task", 1, 1), ("evaluate", 2, 1), ("finish", 2, 2)], ids=["task", "evaluate", "finish"]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
-    sites: Sites, data: Path, tmp_path: Path, number: signal.Signals
+    sites: Sites, data: Path, tmp_path: Path, kind: str, at: int, done: int, number: signal.Signals
 ) -> None:
-    """With the rounds that were done; without it, it would wait for ``patience``."""
+    """A site is away in a round, when the last one is evaluated, or the run closed; rounds that were done are kept.
+
+    Without a signal the server would wait for ``patience``.
+    """
     nodes, sent = sites.nodes(), list[float]()
 
     def signalled() -> None:
@@ -182,36 +188,7 @@ def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
 
     def handle(parts: Parts) -> Parts:
         about = site.glimpse(parts)
-        if (about.get("kind"), about.get("round")) == ("task", 1):
-            nodes["north"].there = False
-            threading.Timer(0.2, signalled).start()
-            raise LostError
-        return sites.handle("north", parts)
-
-    nodes["north"].handle = handle
-    words = ("method=fedprox", "rounds=3", "fraction=1.0", "checkpoint.every=10")
-    there = sites.serve(tmp_path / "there", (*words, "executor.patience=0.002"), nodes)
-    assert time.monotonic() - sent[0] < 4
-    assert (there.record["status"], there.record["rounds"]) == ("interrupted", 1)
-    again = sites.serve(tmp_path / "there", (*words, "resume=true"))
-    assert_same(again, simulated(data, tmp_path / "here", words))
-
-
-@pytest.mark.parametrize("kind", ["evaluate", "finish"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_evaluates_or_closes_ends_at_a_signal_and_goes_on(
-    sites: Sites, data: Path, tmp_path: Path, kind: str, number: signal.Signals
-) -> None:
-    """A site is away when the last round is evaluated, or the run closed, when the signal comes."""
-    nodes, sent = sites.nodes(), list[float]()
-
-    def signalled() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), number)
-
-    def handle(parts: Parts) -> Parts:
-        about = site.glimpse(parts)
-        if (about.get("kind"), about.get("round")) == (kind, 2):
+        if (about.get("kind"), about.get("round")) == (kind, at):
             nodes["north"].there = False
             threading.Timer(0.2, signalled).start()
             raise LostError
@@ -221,7 +198,7 @@ def test_a_server_that_evaluates_or_closes_ends_at_a_signal_and_goes_on(
     words = ("method=fedprox", "rounds=2", "fraction=1.0", "checkpoint.every=10")
     there = sites.serve(tmp_path / "there", (*words, "executor.patience=0.002"), nodes)
     assert time.monotonic() - sent[0] < 4
-    assert (there.record["status"], there.record["rounds"]) == ("interrupted", 2 if kind == "finish" else 1)
+    assert (there.record["status"], there.record["rounds"]) == ("interrupted", done)
     again = sites.serve(tmp_path / "there", (*words, "resume=true"))
     assert again.record["status"] == "finished"
     assert_same(again, simulated(data, tmp_path / "here", words))
