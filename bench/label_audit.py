@@ -84,12 +84,11 @@ PEOPLE = {("cifar10", "worst"): ("noise=human", "noise.source=worst")}
 POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
 OF_METHOD = {
-    ("cifar10", "dividemix"): (
-        "method.lambda_u=0",
-    ),  # with its default of 25 it falls behind its warm-up (see its card)
-    ("texts", "fedcorr"): ("method.mixup=false",),  # texts cannot be mixed
+    ("cifar10", "dividemix"): ("method.lambda_u=0",),
+    ("texts", "fedcorr"): ("method.mixup=false",),
 }
-"""What a method is given on some data."""
+"""What a method is given on some data: with its default of 25, DivideMix falls behind its warm-up (see its card), and
+texts cannot be mixed."""
 CENTRAL = ("method=fedavg", "centralized=true", "rounds=10", "train.epochs=1")
 FOLDS = 5
 KINDS: tuple[Recorded, ...] = ("window", "all", "final")

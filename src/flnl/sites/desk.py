@@ -188,10 +188,7 @@ class Desk:
         return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
 
     def _answer(self, parts: Parts) -> list[bytes]:
-        name = messages.run_of(parts)
-        run = self._run(name)
-        if name and run is None:
-            raise RefusedError("the server has not opened this run here")
+        run = self._named(parts)
         header = messages.read_header(
             parts, messages.ASKED, set() if run is None else {*_expected(run.built), Question}
         )
