@@ -167,7 +167,7 @@ def test_channels_last_computes_the_same(caplog: pytest.LogCaptureFixture, monke
 
     monkeypatch.setattr(Conv2d, "forward", seen)
     torch.manual_seed(0)
-    net = network(ResNet(4, [1, 1])((1, 2, 2), 3))
+    net = network(ResNet(4, [1])((1, 2, 2), 3))
     for name in ("channels_last", "contiguous"):
         monkeypatch.setattr("tests.engine.executors.test_stacked.Stacked", partial(Stacked, memory_format=name))
         layouts.clear()
