@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -113,13 +115,125 @@ def test_features_that_do_not_fit_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match=r"names 1 columns of 5$"):
         features(tmp_path)
     np.savez(file, **arrays())
-    for text, reason in (("id,text\n60,a\n", "line 2 .* '60' is none of 0..59"), ("id\n1\n", "no column 'text'")):
+    for text, reason in (("id,text\n60,a\n", "line 2 .* '60' is none of 0 .. 59"), ("id\n1\n", "no column 'text'")):
         (tmp_path / "texts.csv").write_text(text)
         with pytest.raises(UserError, match=rf"^dataset\.texts: .*{reason}"):
             features(tmp_path, texts="texts.csv")
     (tmp_path / "texts.csv").write_text("id,text\n1,a\n1,b\n")
     with pytest.raises(UserError, match=r"line 3 .* id '1' stands there twice"):
         features(tmp_path, texts="texts.csv")
+
+
+def parquet(path: Path, **columns: Any) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def of_samples(values: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The arrays as a table of one row a sample, those for testing among the others."""
+    order = [*range(0, 30), *range(60, 90), *range(30, 60)]
+    x = np.concatenate([values["x_train"], values["x_test"]])[order]
+    y = np.concatenate([values["y_train"], values["y_test"]])[order]
+    split = np.array(["train"] * 60 + ["test"] * 30)[order]
+    return {"x": [*x], "y": y, "split": split} | changes
+
+
+def test_features_of_a_parquet_file_are_those_of_arrays(tmp_path: Path):
+    """Rows of either split are in the file's order; precision is kept; a fixed length makes no difference."""
+    values = arrays(clients=np.array(["b", "a", "b"] * 20), y_given=np.arange(60) % 2)
+    np.savez(tmp_path / "features.npz", **values)
+    one, owners = features(tmp_path), ["b", "a", "b"] * 10
+    rows = of_samples(
+        values, owners=owners + [None] * 30 + owners, y_given=[*([0, 1] * 15), *[None] * 30, *([0, 1] * 15)]
+    )
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(rows["x"])), 5)
+    halves = pa.array([row.astype(np.float16) for row in rows["x"]])
+    for x in (rows["x"], fixed, halves):
+        parquet(tmp_path / "features.parquet", **rows | {"x": x})
+        other = features(tmp_path, file="features.parquet")
+        if x is halves:
+            assert other.train.pixels.dtype == torch.float16
+            continue
+        assert other.fingerprint == one.fingerprint
+        assert other.client_names == ("a", "b")
+        assert other.given.tolist() == values["y_given"].tolist()
+
+
+def test_labels_of_a_parquet_file_may_be_names(tmp_path: Path):
+    rows = of_samples(arrays())
+    names = np.array(["cat", "dog", "ant"])[rows["y"]]
+    for y in (pa.array(names), pa.array(names).dictionary_encode()):
+        parquet(tmp_path / "f.parquet", **rows | {"y": y})
+        data = features(tmp_path, file="f.parquet")
+        assert data.classes == ("ant", "cat", "dog")
+        assert [data.classes[i] for i in data.truth[:4]] == ["cat", "dog", "ant", "cat"]
+    unknown = [None if split == "train" else y for y, split in zip(names, rows["split"], strict=True)]
+    parquet(tmp_path / "f.parquet", **rows | {"y": unknown, "y_given": names})
+    data = features(tmp_path, file="f.parquet", truth="none")
+    assert data.truth is None
+    assert data.classes == ("ant", "cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"split": ["dev"] * 90}, r"split 'dev' is neither train nor test"),
+        ({"split": ["train"] * 90}, r"has no rows of split test"),
+        ({"x": [[1.0]] * 89 + [[1.0, 2.0]]}, r"column x has 1 numbers in row 0 and 2 in row 89"),
+        ({"x": [[1.0]] * 89 + [None]}, r"column x has nothing in row 89"),
+        ({"x": [[1.0, None]] * 90}, r"column x has nothing for some of its numbers"),
+        ({"x": ["a"] * 90}, r"column x is string, and should be lists of numbers"),
+        ({"y": [None] + [1] * 89}, r"column y has values in some rows of split train alone"),
+        ({"y": [0.5] * 90}, r"column y is double, and should be whole numbers or names"),
+        ({"y": [["a"]] * 90}, r"column y is list<.*>, and should be whole numbers or names"),
+        ({"owners": [1] * 90, "clients": [1] * 90}, r"has both owners and clients"),
+    ],
+)
+def test_parquet_files_that_are_no_features_are_refused(tmp_path: Path, changes: Any, reason: str):
+    parquet(tmp_path / "f.parquet", **of_samples(arrays()) | changes)
+    with pytest.raises(UserError, match=rf"^dataset\.file: .*f\.parquet.*{reason}"):
+        features(tmp_path, file="f.parquet")
+
+
+def test_a_parquet_file_that_lacks_a_column_or_is_none_is_refused(tmp_path: Path):
+    rows = of_samples(arrays())
+    del rows["split"]
+    parquet(tmp_path / "f.parquet", **rows)
+    with pytest.raises(UserError, match=r"f\.parquet has no column 'split', only x, y"):
+        features(tmp_path, file="f.parquet")
+    (tmp_path / "f.parquet").write_bytes((tmp_path / "f.parquet").read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"f\.parquet cannot be read .*; it should be a parquet file$"):
+        features(tmp_path, file="f.parquet")
+    with pytest.raises(UserError, match=r"none\.parquet cannot be read .*; a relative path begins at dataset\.root$"):
+        features(tmp_path, file="none.parquet")
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_samples_have_the_names_of_their_ids(tmp_path: Path, kind: str):
+    """In label files and texts, too, in place of positions."""
+    ids = [f"doc {i}" for i in range(60)]
+    if kind == "npz":
+        np.savez(tmp_path / "f.npz", **arrays(ids=np.array(ids)))
+    else:
+        parquet(tmp_path / "f.parquet", **of_samples(arrays(), ids=ids[:30] + [""] * 30 + ids[30:]))
+    (tmp_path / "texts.csv").write_text("id,text\ndoc 1,one\n")
+    (tmp_path / "labels.csv").write_text("id,label\n" + "".join(f"doc {i},{i % 2}\n" for i in reversed(range(60))))
+    data = features(tmp_path, file=f"f.{kind}", texts="texts.csv", labels="labels.csv")
+    assert data.ids == tuple(ids)
+    assert data.texts[:2] == ["", "one"]
+    assert data.given.tolist() == [i % 2 for i in range(60)]
+    if kind == "npz":
+        np.savez(tmp_path / "f.npz", **arrays(ids=np.array([*ids[:59], "doc 1"])))
+        with pytest.raises(UserError, match=r"two samples have the id 'doc 1'"):
+            features(tmp_path, file="f.npz")
+
+
+def test_owners_are_another_name_of_clients(tmp_path: Path):
+    owners = np.array(["b", "a", "b"] * 20)
+    np.savez(tmp_path / "features.npz", **arrays(owners=owners))
+    assert features(tmp_path).client_names == ("a", "b")
+    np.savez(tmp_path / "features.npz", **arrays(owners=owners, clients=owners))
+    with pytest.raises(UserError, match=r"has both owners and clients, which are two names of one thing"):
+        features(tmp_path)
 
 
 def test_long_rows_are_cut():
@@ -241,10 +355,29 @@ def test_labels_that_look_equal_are_one_class(tmp_path: Path):
 
 
 def test_other_kinds_of_files_are_named(tmp_path: Path):
-    with pytest.raises(UserError, match=r"a\.parquet is no CSV file: write it as one"):
-        table(tmp_path, file="a.parquet")
+    with pytest.raises(UserError, match=r"a\.xlsx is an Excel file: write it as a CSV or parquet file"):
+        table(tmp_path, file="a.xlsx")
     with pytest.raises(UserError, match=r"nowhere\.csv cannot be read .*; a relative path begins at dataset\.root$"):
         table(tmp_path, file="nowhere.csv")
+
+
+def test_tables_of_parquet_are_those_of_csv(tmp_path: Path):
+    """Whole numbers, numbers with decimals, and names; the index of a frame is no input, wherever it stands."""
+    x, y = stream(1, "x").normal(size=40), np.arange(40) % 7
+    label, clinic = np.array(["a", "b"])[y % 2], np.array(["north", "south"])[y % 3 // 2]
+    write(tmp_path / "t.csv", "x,y,label,clinic", [f"{float(x[i])!r},{y[i]},{label[i]},{clinic[i]}" for i in range(40)])
+    columns = {"x": x, "y": y, "label": pa.array(label).dictionary_encode(), "clinic": clinic}
+    for index in ({}, {"__index_level_0__": np.arange(40)}):
+        parquet(tmp_path / "t.parquet", **columns, **index)
+        one, other = (table(tmp_path, file=f"t.{kind}", client="clinic") for kind in ("csv", "parquet"))
+        assert other.fingerprint == one.fingerprint
+        assert other.client_names == one.client_names == ("north", "south")
+    parquet(tmp_path / "t.parquet", **columns | {"x": [None, *x[1:]]})
+    with pytest.raises(UserError, match=r"column 'x' has '', which is no number"):
+        table(tmp_path, file="t.parquet", client="clinic")
+    parquet(tmp_path / "t.parquet", **columns | {"x": [[1.0]] * 40})
+    with pytest.raises(UserError, match=r"column 'x' is list<.*>, and should be numbers or texts"):
+        table(tmp_path, file="t.parquet", client="clinic")
 
 
 def bundled(name: Any, root: str = "/nowhere") -> Any:

@@ -1,5 +1,6 @@
 """Partitions by whose the samples are: a data set's own groups, such as the writers of digits, whole and never cut."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,6 +13,8 @@ from flnl.core.ranges import PathText, PositiveCount
 from flnl.data.annotators import read_annotators
 from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.partition import Pool, Split
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Joined:
     def _with_small(self, held: list[int], sizes: Indices) -> list[list[int]]:
         """The groups of each client before they are joined into ``num_clients``."""
         if self.small == "keep":
+            if self.minimum > 1:
+                log.warning("partition.minimum=%d does nothing with partition.small=keep", self.minimum)
             return [[group] for group in held]
         large = [[group] for group in held if sizes[group] >= self.minimum]
         small = [group for group in held if sizes[group] < self.minimum]

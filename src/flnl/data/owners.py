@@ -10,7 +10,7 @@ import numpy as np
 
 from flnl.core.images import Indices
 from flnl.storage.spreadsheet import text_of
-from flnl.storage.written_names import composed
+from flnl.storage.written_names import composed, in_order
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,14 @@ class Owners:
             name_of[one] = name
             if name is not None and (other := spelt.setdefault(name, one)) != one:
                 log.warning("%s: %r and %r are read as one client", source, other, one)
-        numbers = {name: i for i, name in enumerate(_ordered(spelt))}
+        numbers = {name: i for i, name in enumerate(in_order(spelt))}
         place = {one: LEFT_OUT if name is None else numbers[name] for one, name in name_of.items()}
         return cls(np.array([place[one] for one in written], np.int64), tuple(numbers))
+
+    def numbers_of(self, names: Sequence[str]) -> Indices:
+        """The position of each name [n], or ``LEFT_OUT`` of one that is not there."""
+        place = {name: i for i, name in enumerate(self.names)}
+        return np.array([place.get(name, LEFT_OUT) for name in names], np.int64)
 
     @property
     def numeric(self) -> bool:
@@ -81,8 +86,3 @@ def owner_name(written: str) -> str:
             return name
         raise ValueError(f"the client is {written!r}; clients are names, or numbers from 0 in plain digits")
     return name
-
-
-def _ordered(names: Sequence[str] | dict[str, str]) -> list[str]:
-    numeric = all(name.isdecimal() for name in names)
-    return sorted(names, key=(lambda name: (int(name), name)) if numeric else (lambda name: (0, name)))

@@ -16,7 +16,7 @@ SEPARATORS = (",", ";", "\t")
 """Between values. Spreadsheets write semicolons where a comma is part of a number."""
 _STATED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 """A first line by which a file tells a spreadsheet its separator."""
-UNNAMED = re.compile(r"(Unnamed: [0-9]+)?")
+UNNAMED = re.compile(r"(Unnamed: [0-9]+|__index_level_[0-9]+__)?")
 """How pandas calls the column of a frame's index."""
 _BYTES = re.compile("[\udc80-\udcff]")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -20,6 +20,16 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Different names, ascending: by their values if all are numbers, else by their characters.
+
+    >>> in_order(["10", "9"]), in_order(["10", "9", "a"])
+    (('9', '10'), ('10', '9', 'a'))
+    """
+    names = [*names]
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
+
+
 class WrittenNames:
     r"""Known names, found by what a file writes for them.
 

@@ -35,7 +35,7 @@ MOST_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Arrays:
-    """``x_train``, ``y_train``, ``x_test``, ``y_test``; optional ``y_given``, ``clients`` and ``classes`` (names).
+    """``x_train``, ``y_train``, ``x_test``, ``y_test``; optional ``y_given``, ``owners``, ``ids`` and ``classes``.
 
     Inputs of type uint8 are images and are divided by 255; numbers of any other type are used unchanged, as float32.
 
@@ -44,9 +44,9 @@ class Arrays:
     D] for features that are not images.
 
     Labels are 0..C-1. ``truth`` says where the correct labels of the training set are: ``y_train``, the column ``true``
-    of a label file (``csv``), or ``none``. The labels for training are those of the label file (its columns: id, a
-    sample's position from 0; label; true; client), or else ``y_given``, or else ``y_train``. The clients are those of
-    the label file, if it has that column, or else ``clients``.
+    of a label file (``csv``), or ``none``. The labels for training are those of the label file (its columns: id, that
+    of ``ids`` or else a sample's position from 0; label; true; client), or else ``y_given``, or else ``y_train``. The
+    clients are those of the label file, if it has that column, or else ``owners``, which may be called ``clients``.
     """
 
     name: str
@@ -77,30 +77,19 @@ class Arrays:
             raise UserError(
                 f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}; they must agree"
             )
-        classes = classes_of(arrays, path, more=self.labels is not None)
-        y_train = labels_of(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
-        table = self._label_file(arrays, root, path, len(train), classes)
-        truth, given = choose_labels(self.truth, "y_train", y_train, table, self.vote)
-        owners = table.owners if table else None
-        if owners is None and "clients" in arrays:
-            owners = owners_of(arrays["clients"], len(train), path)
+        labels = None if self.labels is None else root / Path(self.labels).expanduser()
         scale = 255.0 if train.dtype == torch.uint8 else 1.0
         mean, std = self._normalization(train, scale)
         return assemble(
             name=self.name,
-            classes=classes,
             train=TensorImages(train),
             test=TensorImages(test),
-            test_labels=labels_of(arrays, "y_test", len(test), classes, path),
             transform=Transform(
                 (train.shape[2], train.shape[3]), mean, std, scale=scale, padding=self.padding, flip=self.flip
             ),
-            truth=truth,
-            given=given,
-            owners=owners,
-            people=table.people if table else None,
             train_size=self.train_size,
             test_size=self.test_size,
+            **labelled(arrays, path, (len(train), len(test)), labels, self.truth, self.vote),
         )
 
     def _pixels(self, array: NDArray[Any], what: str) -> Tensor:
@@ -137,17 +126,6 @@ class Arrays:
         if self.layout == "auto" and first == last:
             raise UserError(f"dataset.layout: {what} has shape {array.shape}, which may be either: set NHWC or NCHW")
         return array.transpose(0, 3, 1, 2) if self.layout == "NHWC" or (self.layout == "auto" and last) else array
-
-    def _label_file(
-        self, arrays: Content, root: Path, path: Path, count: int, classes: tuple[str, ...]
-    ) -> LabelFile | None:
-        """The labels for training, from the label file or else ``y_given``; None if there is neither."""
-        if self.labels is not None:
-            positions = tuple(str(i) for i in range(count))
-            return read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes, self.vote)
-        if "y_given" in arrays:
-            return LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
-        return None
 
     def _normalization(self, train: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation per channel."""
@@ -192,6 +170,49 @@ def load(path: Path) -> Content:
                 f"dataset.file: {path} has no array {name!r}, only {', '.join(sorted(content)) or 'nothing'}"
             )
     return content
+
+
+def labelled(
+    arrays: Content, path: Path, sizes: tuple[int, int], file: Path | None, truth: str, vote: Vote
+) -> dict[str, Any]:
+    """Classes, labels, clients and names of samples, as arguments of ``assemble``; see ``Arrays``.
+
+    Args:
+        arrays: the content of the file.
+        path: the file, for messages.
+        sizes: the number of samples for training and for testing.
+        file: the label file, if there is one.
+        truth: where the correct labels are.
+        vote: which of several labels of the label file is given.
+
+    Raises:
+        UserError: if labels, clients and samples do not match.
+    """
+    count, tested = sizes
+    ids = _ids(arrays["ids"], count, path) if "ids" in arrays else None
+    classes = classes_of(arrays, path, more=file is not None)
+    y_train = labels_of(arrays, "y_train", count, classes, path) if "y_train" in arrays else None
+    table = None
+    if file is not None:
+        table = read_label_file(file, "id", ids or tuple(map(str, range(count))), classes, vote)
+    elif "y_given" in arrays:
+        table = LabelFile(labels_of(arrays, "y_given", count, classes, path), None, None)
+    right, given = choose_labels(truth, "y_train", y_train, table, vote)
+    owners = table.owners if table else None
+    if "owners" in arrays and "clients" in arrays:
+        raise UserError(f"dataset.file: {path} has both owners and clients, which are two names of one thing")
+    for name in ("owners", "clients"):
+        if owners is None and name in arrays:
+            owners = _owners(arrays[name], count, f"dataset.file: {name} of {path}")
+    return {
+        "classes": classes,
+        "test_labels": labels_of(arrays, "y_test", tested, classes, path),
+        "truth": right,
+        "given": given,
+        "owners": owners,
+        "people": table.people if table else None,
+        "ids": ids,
+    }
 
 
 def classes_of(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
@@ -249,15 +270,28 @@ def _whole(arrays: Content, name: str, path: Path) -> NDArray[Any]:
     return labels
 
 
-def owners_of(array: NDArray[Any], count: int, path: Path) -> Owners:
+def _owners(array: NDArray[Any], count: int, where: str) -> Owners:
     """The natural clients [count]."""
-    where = f"dataset.file: clients of {path}"
     if array.shape != (count,) or array.dtype.kind not in "iuUS":
         raise UserError(f"{where} is {array.dtype} {array.shape}; it should be {count} names or numbers from 0")
     try:
         return Owners.of(texts_of(array, where), where)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _ids(array: NDArray[Any], count: int, path: Path) -> tuple[str, ...]:
+    """The names of the training samples [count]."""
+    where = f"dataset.file: ids of {path}"
+    if array.shape != (count,) or array.dtype.kind not in "iuUS":
+        raise UserError(f"{where} is {array.dtype} {array.shape}; it should be {count} names, one a training sample")
+    ids = texts_of(array, where)
+    seen: set[str] = set()
+    for one in ids:
+        if one in seen:
+            raise UserError(f"{where}: two samples have the id {one!r}")
+        seen.add(one)
+    return tuple(ids)
 
 
 def texts_of(array: NDArray[Any], where: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""CSV files with a header, of which columns are labels and owners, and others inputs."""
+"""CSV and parquet files, of which columns are labels and owners, and others inputs."""
 
 import csv
 import re
@@ -15,10 +15,11 @@ from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Neutral, PathText, PositiveCount
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
-from flnl.data.owners import LEFT_OUT, Owners
+from flnl.data.datasets.parquet import SUFFIXES, text_columns
+from flnl.data.owners import Owners
 from flnl.data.votes import Vote
 from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
-from flnl.storage.written_names import composed
+from flnl.storage.written_names import composed, in_order
 
 Columns = Mapping[str, Sequence[str]]
 
@@ -34,7 +35,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A CSV file with columns for the label and, if known, the correct label and who holds a row.
+    """A file with columns for the label and, if known, the correct label and who holds a row.
 
     The test rows are those of a second file, or of the samples of each class every ``test_every``-th, beginning with
     the first. ``truth`` is the column with the correct labels: that of the labels if these are correct, null if none.
@@ -94,7 +95,7 @@ class Sheet:
         right = self.label if self.truth is None else self.truth
         read = {**read, **{one: named_classes(read[one], told) for one in (self.label, right)}}
         if self.test is None:
-            labels = numbered(read[right], ordered({*read[right]}))
+            labels = numbered(read[right], in_order({*read[right]}))
             tested = every(labels, self.test_every)
             kept = np.setdiff1d(np.arange(len(labels)), tested)
             train, test = taken(read, kept), taken(read, tested)
@@ -105,7 +106,7 @@ class Sheet:
                 raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
             test = {**test, right: named_classes(test[right], of_test)}
             kept = np.arange(len(read[right]))
-        classes = ordered({*train[self.label], *train[right], *test[right]})
+        classes = in_order({*train[self.label], *train[right], *test[right]})
         if len(classes) < 2:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
         if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
@@ -122,10 +123,8 @@ class Sheet:
         if self.client is not None:
             owners = owners or _owners(train[self.client], f"{told}: column {self.client!r}")
             if self.client in test:
-                number = {name: i for i, name in enumerate(owners.names)}
                 theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
-                numbers = [number.get(name, LEFT_OUT) for name in theirs.names]
-                test_owners = np.array(numbers, np.int64)[theirs.number]
+                test_owners = owners.numbers_of(theirs.names)[theirs.number]
         return Divided(
             train,
             test,
@@ -157,8 +156,17 @@ def read_columns(path: Path, told: str) -> dict[str, Sequence[str]]:
     Raises:
         UserError: if the file cannot be read, or is another kind of table.
     """
-    if path.suffix in (".parquet", ".pq", ".xlsx"):
-        raise UserError(f"{told} is no CSV file: write it as one, as by pandas.read_parquet(...).to_csv(...)")
+    if path.suffix in (".xlsx", ".xls"):
+        raise UserError(
+            f"{told} is an Excel file: write it as a CSV or parquet file, as by pandas.read_excel(...).to_csv(...)"
+        )
+    columns = text_columns(path, told) if path.suffix in SUFFIXES else _csv_columns(path, told)
+    if not any(columns.values()):
+        raise UserError(f"{told} has no rows")
+    return {**columns}
+
+
+def _csv_columns(path: Path, told: str) -> dict[str, list[str]]:
     try:
         with opened(path) as file:
             lines = CsvLines(file, skipinitialspace=True)
@@ -173,9 +181,7 @@ def read_columns(path: Path, told: str) -> dict[str, Sequence[str]]:
     except (OSError, UnicodeError, csv.Error, ValueError) as error:
         begins = FROM_ROOT if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"{told} cannot be read ({error}); it should be a CSV file{begins}") from error
-    if not any(columns.values()):
-        raise UserError(f"{told} has no rows")
-    return {**columns}
+    return columns
 
 
 def named_classes(written: Sequence[str], told: str) -> Sequence[str]:
@@ -193,11 +199,6 @@ def named_classes(written: Sequence[str], told: str) -> Sequence[str]:
 def taken(columns: Columns, index: Indices) -> Columns:
     """The rows at ``index`` of each column."""
     return {name: [values[i] for i in index.tolist()] for name, values in columns.items()}
-
-
-def ordered(names: set[str]) -> tuple[str, ...]:
-    """Classes: in numeric order if all are numbers."""
-    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
 
 
 def numbered(written: Sequence[str], classes: Sequence[str]) -> Labels:
