@@ -96,6 +96,15 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a restart that is none": (["method=fedes", "method.restart=3"], "method.restart=3: must be a valid boolean"),
     # names by which others take their values
     "a list for a name": (["method.name=[a]"], "method.name=['a']: must be a valid string"),
+    "a number for a text": (
+        ["dataset=table", "dataset.client=7"],
+        "dataset.client=7: must be a valid string; as text, it has quotes within quotes: 'dataset.client=\"7\"'",
+    ),
+    "true for a text": (
+        ["dataset=table", "dataset.leave_out=[true]"],
+        "dataset.leave_out[0]=[True]: must be a valid string; as text, it has quotes within quotes: "
+        "'dataset.leave_out=[\"true\"]'",
+    ),
     "no name": (["method.name=''"], "method.name=: must have at least 1"),
     # the key that was typed
     "a value of the protocol": (["protocol.lr=-1"], "protocol.lr=-1: must be greater than 0"),

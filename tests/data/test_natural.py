@@ -76,9 +76,10 @@ def test_whole_groups_are_joined():
     assert split(natural(num_clients=9), pool(groups.tolist())).names == tuple("012345678")  # nothing is joined
 
 
-def test_small_groups_are_kept_dropped_or_joined_with_each_other():
+def test_small_groups_are_kept_dropped_or_joined_with_each_other(caplog: pytest.LogCaptureFixture):
     groups = pool([0] * 10 + [1] * 5 + [2] * 5 + [3] * 2, ("a", "b", "c", "d"))
     assert split(natural(minimum=6), groups).num_clients == 4
+    assert caplog.messages == ["partition.minimum=6 does nothing with partition.small=keep"]
     dropped = split(natural(minimum=6, small="drop"), groups)
     assert (dropped.num_clients, dropped.dropped.tolist()) == (1, [*range(10, 22)])
     joined = split(natural(minimum=6, small="join"), groups)  # 12 samples: two clients, b + d and c

@@ -502,9 +502,20 @@ def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         messages = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
-        wanted = " or ".join(dict.fromkeys(messages))
+        wanted = " or ".join(dict.fromkeys(messages)) + _as_text(key, error)
         place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
         yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"
+
+
+def _as_text(key: str, error: ValidationError) -> str:
+    """How to type a number, true or false where a text is wanted; empty where that is not the fault."""
+    for one in error.errors():
+        if one["type"] == "string_type" and isinstance(one["input"], bool | int | float):
+            quoted = f'"{str(one["input"]).lower()}"'
+            return (
+                f"; as text, it has quotes within quotes: '{key}={f'[{quoted}]' if one['loc'][:1] == (0,) else quoted}'"
+            )
+    return ""
 
 
 @cache
