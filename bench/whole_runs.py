@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from bench.ways import environment
 from flnl.record.run import RunRecord
 
 if TYPE_CHECKING:
@@ -60,6 +63,18 @@ def finished(folder: Path) -> bool:
     """Whether there is a finished run."""
     record = RunRecord.read(folder)
     return record is not None and record.finished
+
+
+def made(words: Sequence[str], folder: Path, seed: int = 1, executor: str = "sequential") -> RunRecord | None:
+    """The record of the finished run in ``folder``, which is made of ``words`` if it is not there.
+
+    None if it failed, which is told.
+    """
+    if not finished(folder):
+        command = [sys.executable, "-m", "flnl", *words, *everywhere(seed, executor, folder)]
+        ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        print(f"{folder}: {ended.stderr.strip().splitlines()[-1] if ended.returncode else 'finished'}", flush=True)
+    return RunRecord.read(folder) if finished(folder) else None
 
 
 def values(rows: Sequence[Any], name: str) -> list[float]:

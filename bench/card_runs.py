@@ -1,0 +1,104 @@
+"""The runs behind the measurements in methods' cards: ``python -m bench.card_runs FOLDER [--settings digits_iid,...]``.
+
+Runs that FOLDER lacks are made, one after another; a command that was interrupted goes on where it stopped.
+``bench/results/card_runs.csv`` gets a line for each, from which ``tests/docs`` holds the numbers of the cards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.whole_runs import chosen, made, read_rows, write_rows
+from flnl.config.folders import CONF
+
+FILE = CONF.parent / "bench" / "results" / "card_runs.csv"
+SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "digits_iid": (
+        "experiment=comparison/digits_iid",
+        (
+            "method=fedavg",
+            "method=clc",
+            "method=clc method.T_ho=55 method.T=0",
+            "method=elr",
+            "method=fedelc",
+            "method=fedelr",
+            "method=fedln",
+            "method=fedln method.suspects=below",
+            "method=fedln_nnc",
+            "method=fednoro",
+            "method=fednoro method.s1=9 method.T=47",
+            "method=fedstabilize",
+            "method=fedstabilize method.relative=true",
+            "method=m_dyr",
+            "method=maskedoptim",
+            "method=maskedoptim method.compatible=1",
+            "method=maskedoptim method/aggregator=fednoro_distance_aware",
+            "method=selfie",
+        ),
+    ),
+    "digits_iid_clean_samples": (
+        "experiment=comparison/digits_iid eval.benchmark=0.2",
+        (
+            "method=fedavg method/exchange=[fnre]",
+            "method=fedavg method/exchange=[fnre] method.exchange.fnre.rounds=[55,56]",
+        ),
+    ),
+    "digits_writers": (
+        "experiment=benchmark/digits_writers",
+        (
+            "method=fedavg",
+            "method=fedclean",
+            "method=fedefc",
+            "method=fedgr",
+            "method=fedrg method.projector=256 method.projection=64",
+            "method=fedsir method.fewest=5 method.fewest_shared=5",
+        ),
+    ),
+    "digits_instance": (
+        "dataset=digits partition=iid_uniform partition.num_clients=10 fraction=1.0 noise=instance noise.eta=0.3 "
+        "protocol.name=mine protocol.rounds=40",
+        ("method=fedavg", "method=fedbeat"),
+    ),
+}
+"""By name: the overrides of all runs, and those of each."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: its overrides and seed, its closing numbers, and what it cost."""
+
+    setting: str
+    run: str
+    seed: int
+    metrics: str  # a JSON object
+    training_passes: int
+    forward_passes: int
+    bytes: int
+    cpu_time_s: float
+    machine: str
+    commit: str
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing, and write the lines of all that are there."""
+    parser = ArgumentParser(prog="python -m bench.card_runs", description=__doc__.split("\n", 1)[0])
+    args = chosen(parser, {"settings": [*SETTINGS]}, argv)
+    rows = {(row.setting, row.run, row.seed): row for row in read_rows(FILE, Row)}
+    for name in args.settings:
+        setting, runs = SETTINGS[name]
+        for run, seed in ((run, seed) for run in runs for seed in args.seeds):
+            folder = args.folder / name / re.sub(r"\W+", "_", run) / str(seed)
+            record = made([*setting.split(), *run.split()], folder, seed, "stacked")
+            if record is not None:
+                counts = record.training_passes, record.forward_passes, record.bytes, record.cpu_time_s
+                about = record.machine, record.commit
+                rows[name, run, seed] = Row(name, run, seed, json.dumps(dict(record.metrics)), *counts, *about)  # type: ignore[arg-type]  # of a finished run
+                write_rows(FILE, Row, [rows[key] for key in sorted(rows)])
+
+
+if __name__ == "__main__":
+    main()
