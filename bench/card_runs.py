@@ -11,8 +11,12 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
 
 from bench.whole_runs import chosen, made, read_rows, write_rows
+from flnl.audit.examination import examine
+from flnl.audit.options import Options
 from flnl.config.folders import CONF
 
 FILE = CONF.parent / "bench" / "results" / "card_runs.csv"
@@ -45,6 +49,8 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         (
             "method=fedavg method/exchange=[fnre]",
             "method=fedavg method/exchange=[fnre] method.exchange.fnre.rounds=[55,56]",
+            "method=fedavg train.lr=0.01 method/exchange=[fnre] audit.record=true",
+            "method=fedes train.lr=0.1",
         ),
     ),
     "digits_writers": (
@@ -83,6 +89,20 @@ class Row:
     commit: str
 
 
+def audited(folder: Path) -> dict[str, float]:
+    """How far an audit's estimates of clients' shares of wrong labels are from the truth, as ``noise_level_error`` is.
+
+    And for how many clients the truth lies in the estimate's interval.
+    """
+    examined = examine(folder, Options(formats=()), lambda line: None)
+    quality = examined.run.record.clients["true_quality"]
+    estimates = [(row.wrong, row.samples, quality[row.clients[0]]) for row in examined.audit.by_client if row.wrong]
+    return {
+        "audit_error": fmean(abs(one.expected / samples - (1 - share)) for one, samples, share in estimates),
+        "audit_within": sum(one.low <= round(samples * (1 - share)) <= one.high for one, samples, share in estimates),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and write the lines of all that are there."""
     parser = ArgumentParser(prog="python -m bench.card_runs", description=__doc__.split("\n", 1)[0])
@@ -96,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             if record is not None:
                 counts = record.training_passes, record.forward_passes, record.bytes, record.cpu_time_s
                 about = record.machine, record.commit
-                rows[name, run, seed] = Row(name, run, seed, json.dumps(dict(record.metrics)), *counts, *about)  # type: ignore[arg-type]  # of a finished run
+                metrics = {**record.metrics, **(audited(folder) if "audit.record=true" in run else {})}
+                rows[name, run, seed] = Row(name, run, seed, json.dumps(metrics), *counts, *about)  # type: ignore[arg-type]  # of a finished run
                 write_rows(FILE, Row, [rows[key] for key in sorted(rows)])
 
 
