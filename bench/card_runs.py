@@ -12,13 +12,15 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from bench.whole_runs import chosen, made, read_rows, write_rows
 from flnl.audit.examination import examine
 from flnl.audit.options import Options
 from flnl.config.folders import CONF
 
+HEADS = {"best": "best", "last": "last", "mean of the last 10": "mean_last_10"}
+"""The metrics of a card's columns; others are called as they are."""
 FILE = CONF.parent / "bench" / "results" / "card_runs.csv"
 SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "digits_iid": (
@@ -101,6 +103,25 @@ def audited(folder: Path) -> dict[str, float]:
         "audit_error": fmean(abs(one.expected / samples - (1 - share)) for one, samples, share in estimates),
         "audit_within": sum(one.low <= round(samples * (1 - share)) <= one.high for one, samples, share in estimates),
     }
+
+
+def line(rows: Sequence[Row], heads: Sequence[str]) -> str:
+    """A line of a card's table: a run, and under each head its numbers by seed; accuracies are in percent.
+
+    >>> def of(seed: int) -> Row:
+    ...     return Row("s", "method=a", seed, f'{{"last": 0.{seed}, "error": 0.0{seed}}}', 0, 0, 0, 0, "", "")
+    >>> line([of(4), of(5)], ["last", "error"])
+    '| `method=a` | 40.0, 50.0 | 0.040, 0.050 |'
+    """
+    cells = [f"`{rows[0].run}`"]
+    for head in heads:
+        numbers = [json.loads(row.metrics)[HEADS.get(head, head)] for row in sorted(rows, key=lambda row: row.seed)]
+        percent = head in HEADS or head.endswith("accuracy")
+        told = ", ".join(f"{100 * one:.1f}" if percent else f"{one:.3f}" for one in numbers)
+        if head == "mean of the last 10":
+            told += f": {100 * fmean(numbers):.1f} ± {100 * stdev(numbers):.1f}"
+        cells.append(told)
+    return f"| {' | '.join(cells)} |"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
