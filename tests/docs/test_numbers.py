@@ -11,6 +11,8 @@ import pytest
 import yaml
 from scipy.stats import ttest_rel
 
+from flnl.config import compose
+from flnl.data.federation.build import from_config
 from flnl.instruments.tables import run_record
 from flnl.record.tuned import Tuned
 
@@ -321,3 +323,10 @@ def test_commands_that_measure_variants_ask_for_test_accuracy() -> None:
     ]
     assert len(measured) > 10, "commands under the seeds of results"
     assert [one for one in measured if "--measure last" not in one[1]] == []
+
+
+def test_the_page_of_noise_counts_the_images_of_the_people_who_wrote_the_digits() -> None:
+    federation = from_config(compose.load(["partition=writers", "noise=none"]))
+    sizes = federation.sizes.values()
+    told = f"{len(sizes)} people, {min(sizes)} to {max(sizes)} training images each"
+    assert told in (ROOT / "docs" / "noise.md").read_text()
