@@ -11,6 +11,8 @@ import pytest
 import yaml
 from scipy.stats import ttest_rel
 
+from bench import noisy_photos
+from bench.whole_runs import read_rows
 from flnl.config import compose
 from flnl.data.federation.build import from_config
 from flnl.instruments.tables import run_record
@@ -323,6 +325,14 @@ def test_commands_that_measure_variants_ask_for_test_accuracy() -> None:
     ]
     assert len(measured) > 10, "commands under the seeds of results"
     assert [one for one in measured if "--measure last" not in one[1]] == []
+
+
+def test_own_data_has_the_tables_of_its_record_on_photos() -> None:
+    rows = read_rows(ROOT / "bench" / "results" / "noisy_photos.csv", noisy_photos.Row)
+    page = (ROOT / "docs" / "own_data_measured.md").read_text()
+    tables = noisy_photos.report(rows).strip().split("\n\n")[1::2]
+    assert len(tables) == 2
+    assert [table for table in tables if table.strip() not in page] == []
 
 
 def test_the_page_of_noise_counts_the_images_of_the_people_who_wrote_the_digits() -> None:
