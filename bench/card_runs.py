@@ -108,6 +108,8 @@ def audited(folder: Path) -> dict[str, float]:
 def line(rows: Sequence[Row], heads: Sequence[str]) -> str:
     """A line of a card's table: a run, and under each head its numbers by seed; accuracies are in percent.
 
+    A cell is empty where the method has no such metric.
+
     >>> def of(seed: int) -> Row:
     ...     return Row("s", "method=a", seed, f'{{"last": 0.{seed}, "error": 0.0{seed}}}', 0, 0, 0, 0, "", "")
     >>> line([of(4), of(5)], ["last", "error"])
@@ -115,10 +117,11 @@ def line(rows: Sequence[Row], heads: Sequence[str]) -> str:
     """
     cells = [f"`{rows[0].run}`"]
     for head in heads:
-        numbers = [json.loads(row.metrics)[HEADS.get(head, head)] for row in sorted(rows, key=lambda row: row.seed)]
+        by_seed = [json.loads(row.metrics) for row in sorted(rows, key=lambda row: row.seed)]
+        numbers = [one[HEADS.get(head, head)] for one in by_seed if HEADS.get(head, head) in one]
         percent = head in HEADS or head.endswith("accuracy")
         told = ", ".join(f"{100 * one:.1f}" if percent else f"{one:.3f}" for one in numbers)
-        if head == "mean of the last 10":
+        if head == "mean of the last 10" and len(numbers) > 1:
             told += f": {100 * fmean(numbers):.1f} ± {100 * stdev(numbers):.1f}"
         cells.append(told)
     return f"| {' | '.join(cells)} |"
