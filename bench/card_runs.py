@@ -1,6 +1,7 @@
 """The runs behind the measurements in methods' cards: ``python -m bench.card_runs FOLDER [--settings digits_iid,...]``.
 
 Runs that FOLDER lacks are made, one after another; a command that was interrupted goes on where it stopped.
+``mnist_features`` reads ``own/features.npz`` in ``FLNL_DATA``, as ``bench.frozen_features`` writes it.
 ``bench/results/card_runs.csv`` gets a line for each, from which ``tests/docs`` holds the numbers of the cards.
 """
 
@@ -70,6 +71,12 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         "dataset=digits partition=iid_uniform partition.num_clients=10 fraction=1.0 noise=instance noise.eta=0.3 "
         "protocol.name=mine protocol.rounds=40",
         ("method=fedavg", "method=fedbeat"),
+    ),
+    "mnist_features": (
+        "dataset=features model=mlp model.hidden=[64] partition=dirichlet partition.num_clients=10 fraction=1.0 "
+        "noise=symmetric noise.eta=0.6 protocol.name=mine protocol.rounds=20 train/optimizer=adamw train.lr=1e-3 "
+        "train.batch_size=16",
+        ("method=fedavg", "method=fedreda"),
     ),
 }
 """By name: the overrides of all runs, and those of each."""
