@@ -19,8 +19,10 @@ from flnl import __version__
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.engine.model_file import ModelFile
+from flnl.evaluation.recording import Sums
+from flnl.run import checkpoint
 from flnl.run.train import train
-from flnl.sites import greeting, link, messages, relayed, serving, site, sockets, wire
+from flnl.sites import greeting, link, messages, recorded, relayed, serving, site, sockets, wire
 from flnl.sites.federation import SOCKET
 from flnl.sites.greeting import HELD, HELLO, agreed
 from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
@@ -170,13 +172,15 @@ def test_a_site_that_was_away_in_a_run_goes_on(sites: Sites, data: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "at", "done"), [("task", 1, 1), ("evaluate", 2, 1), ("finish", 2, 2)], ids=["task", "evaluate", "finish"]
+    ("kind", "at", "done"),
+    [("task", 1, 1), ("record", 2, 1), ("evaluate", 2, 1), ("finish", 2, 2)],
+    ids=["task", "record", "evaluate", "finish"],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
     sites: Sites, data: Path, tmp_path: Path, kind: str, at: int, done: int, number: signal.Signals
 ) -> None:
-    """A site is away in a round, when the last one is evaluated, or the run closed; rounds that were done are kept.
+    """A site is away in a round, when the last one is recorded or evaluated, or the run closed; done rounds are kept.
 
     Without a signal the server would wait for ``patience``.
     """
@@ -195,14 +199,25 @@ def test_a_server_that_waits_ends_at_a_signal_and_goes_on(
         return sites.handle("north", parts)
 
     nodes["north"].handle = handle
-    words = ("method=fedprox", "rounds=2", "fraction=1.0", "checkpoint.every=10")
+    words = ("method=fedprox", "rounds=2", "fraction=1.0", "checkpoint.every=10", "audit.record=true")
     there = sites.serve(tmp_path / "there", (*words, "executor.patience=0.002"), nodes)
     assert time.monotonic() - sent[0] < 4
     assert (there.record["status"], there.record["rounds"]) == ("interrupted", done)
     again = sites.serve(tmp_path / "there", (*words, "resume=true"))
     assert again.record["status"] == "finished"
-    assert_same(again, simulated(data, tmp_path / "here", words))
+    here = simulated(data, tmp_path / "here", words)
+    assert_same(again, here)
     assert len([*tmp_path.glob("lung-*/runs/*/model.pt")]) == len(SIZES)
+    assert recorded_in(again).rounds == (1, 2)
+    sums = [recorded.sums(run / recorded.FOLDER, 2) for name in SIZES for run in tmp_path.glob(f"lung-{name}/runs/*")]
+    torch.testing.assert_close(torch.cat(sums), recorded_in(here).all)  # each evaluated model once
+
+
+def recorded_in(ran: Ran) -> Sums:
+    found = checkpoint.newest(ran.folder / "checkpoints")
+    assert found is not None
+    assert found.recorded is not None
+    return found.recorded
 
 
 def test_the_server_knows_how_the_model_does_at_sites(sites: Sites, data: Path, tmp_path: Path) -> None:

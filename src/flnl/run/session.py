@@ -206,6 +206,7 @@ class Session:
             return
         self._record.sync()
         recorder = self.evaluator.recorder
+        assert recorder is None or max(recorder.sums.rounds, default=0) <= state.round, "sums are those of the state"
         saved = Checkpoint(
             state,
             self._about.key,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,15 +42,36 @@ class SiteEvaluator(Evaluator):
     held_out: Callable[[Params, int], dict[str, float]] | None = None  # scores at the sites; None: nothing is held out
 
     def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
-        """As without sites; on held-out samples, as these score it, which is the test if the server has none."""
+        """As without sites; on held-out samples, as these score it, which is the test if the server has none.
+
+        If sites do not answer, the server has recorded nothing either: the run is kept as it was before this round.
+        """
+        with self._recorded_if_answered():
+            scores, told = self._asked(params, after)
+        if told and not len(self.federation.tested):
+            return {**scores, "accuracy": told["validation_accuracy"], "test_loss": told["validation_loss"]}
+        return scores | told
+
+    def _asked(self, params: Params, after: FederatedState | None) -> tuple[dict[str, float], dict[str, float]]:
+        """Scores here and at the sites, after all have recorded the model if it is to be recorded."""
         before = () if self.recorder is None else self.recorder.sums.rounds
         scores = super().model(params, after)
         if self.recorder is not None and self.recorder.sums.rounds != before:
             self.record(params, self.recorder.sums)
-        told = {} if self.held_out is None else self.held_out(params, 0 if after is None else after.round)
-        if told and not len(self.federation.tested):
-            return {**scores, "accuracy": told["validation_accuracy"], "test_loss": told["validation_loss"]}
-        return scores | told
+        return scores, {} if self.held_out is None else self.held_out(params, 0 if after is None else after.round)
+
+    @contextmanager
+    def _recorded_if_answered(self) -> Iterator[None]:
+        """Give the recorder its sums of before if what is within raises."""
+        if (recorder := self.recorder) is None:
+            yield
+            return
+        before = deepcopy(recorder.sums)  # they are added to in place
+        try:
+            yield
+        except BaseException:
+            recorder.sums = before
+            raise
 
     @property
     def has_labels(self) -> bool:
