@@ -1,15 +1,20 @@
 """The carrier over a relay: answers come once, and what is known to be lost is sent again."""
 
+import json
+import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from flnl.sites import relayed, sockets
+from flnl.sites import messages, relayed, sockets
 from flnl.sites.messages import Parts
 from flnl.sites.relayed import Relayed
+from flnl.sites.wire import WireError
 from tests.sites.relay_here import FailedError, LostError, Node, RelayHere
 
 
@@ -67,6 +72,51 @@ def test_answers_are_asked_for_in_frames_that_take_them(
     RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
     ids = [carrier.push("a", [bytes(100_000)], 60.0) for _ in range(5)]
     assert answered(carrier, ids) == {one: [b"echo", bytes(100_000)] for one in ids}
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "told"),
+    [
+        ([b"1"], [300 * 2**20], "314,572,800 bytes, of which 67,108,864 are"),
+        ([b"1"], [3, 300 * 2**20], "314,572,800 bytes, of which 1,048,592 are"),
+        ([b"1", bytes(10**6)], [3, 300 * 2**20], "314,572,800 bytes, of which 2,048,592 are"),
+        ([b"1", bytes(10**6)], [3, 3, 300 * 2**20], "314,572,800 bytes, of which 0 are"),
+        ([b"1"], [3, 3 * 2**30], "3,221,225,472 bytes, of which 1,048,592 are"),  # of more than a frame may have
+    ],
+)
+def test_an_answer_that_is_too_large_fills_no_memory(
+    carrier: Relayed, tmp_path: Path, asked: list[bytes], answer: list[int], told: str
+) -> None:
+    """It costs 8 MiB at most; its site is known, and those that answer in the same frame are heard."""
+    Zeros(tmp_path / "s", {"a": Node(echo), "b": Node(echo)}, sizes=answer).start()
+    ids = [carrier.push(site, asked, 60.0) for site in ("a", "b")]
+    tracemalloc.start()
+    try:
+        found = answered(carrier, ids, 60.0)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert found[ids[1]] == [b"echo"]
+    with pytest.raises(WireError, match=f"^a part of {told} expected at most"):
+        messages.read_header(found[ids[0]], {})
+
+
+@dataclass
+class Zeros(RelayHere):
+    """Answers one of two messages with zeros in parts of these sizes, and the other with one part."""
+
+    sizes: Sequence[int] = ()
+
+    def _pull(self, server: socket.socket, asked: Mapping[str, str], parts: Parts) -> None:
+        first, second = list(asked["ids"])
+        self.waiting.clear()
+        text = json.dumps({"answers": [[first, None, len(self.sizes)], [second, None, 1]], "sizes": [*self.sizes, 4]})
+        server.sendall(len(text).to_bytes(4, "little") + text.encode())
+        piece, left = bytes(2**20), sum(self.sizes)
+        while left:
+            server.sendall(piece[:left])
+            left -= min(left, len(piece))
+        server.sendall(b"echo")
 
 
 def test_only_what_is_asked_for_is_given(carrier: Relayed, tmp_path: Path) -> None:

@@ -220,6 +220,32 @@ def recorded_in(ran: Ran) -> Sums:
     return found.recorded
 
 
+@pytest.mark.parametrize("kind", ["task", "evaluate"])
+def test_a_site_whose_answer_is_too_large_is_named(
+    sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Of a visit, it is as one whose model is not finite."""
+    monkeypatch.setattr(messages, "LARGEST", 2 * 2**20)
+    nodes = sites.nodes()
+
+    def handle(parts: Parts) -> Parts:
+        answer = list(sites.handle("north", parts))
+        if site.glimpse(parts).get("kind") == kind:
+            answer[-1] += bytes(2 * 2**20)
+        return answer
+
+    nodes["north"].handle = handle
+    words = ("method=fedavg", "rounds=1", "fraction=1.0")
+    told = "site north sent a part of 2,[0-9]{3},[0-9]{3} bytes, of which [0-9,]* are expected at most"
+    if kind == "task":
+        done = sites.serve(tmp_path / "there", words, nodes)
+        assert re.search(f"{told}: its visit of round 1 is left out", caplog.text)
+        assert (done.record["status"], done.record["left_out"]) == ("finished", 1)
+    else:
+        with pytest.raises(UserError, match=f"^{told}"):
+            sites.serve(tmp_path / "there", words, nodes)
+
+
 def test_the_server_knows_how_the_model_does_at_sites(sites: Sites, data: Path, tmp_path: Path) -> None:
     """Each site's test set is a third of the simulation's."""
     words = ("method=fedavg", "rounds=2", "fraction=1.0")

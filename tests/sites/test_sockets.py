@@ -73,6 +73,29 @@ def test_both_ends_speak_of_one_frame(ends: tuple[socket.socket, socket.socket],
         assert ({key: header[key] for key in FRAME[0]}, parts) == FRAME
 
 
+def test_a_relay_hands_on_no_more_than_an_answer_has(relay: Any, tmp_path: Path) -> None:
+    """One of many parts, or an error of a long text, would break the frame with the answers of all sites."""
+    arrays = {str(i): types.SimpleNamespace(data=b"x") for i in range(5000)}
+
+    def message(reason: str) -> Any:
+        metadata, error = types.SimpleNamespace(reply_to_message_id="1"), types.SimpleNamespace(code=3, reason=reason)
+        return types.SimpleNamespace(
+            metadata=metadata, error=error, has_error=lambda: bool(reason), content={relay.NAME: arrays}
+        )
+
+    grid = types.SimpleNamespace(pull_messages=lambda ids: [message(""), message("e" * 2**21)])
+    with sockets.listening(tmp_path / "s", 0o600) as listener:
+        context = types.SimpleNamespace(run_config={"socket": str(tmp_path / "s")})
+        thread = threading.Thread(target=relay.main, args=(grid, context))
+        thread.start()
+        with listener.accept()[0] as there:
+            sockets.send(there, {"ask": "pull", "ids": ["1"]})
+            header, parts = sockets.receive(there)
+        thread.join()
+    assert header["answers"] == [["1", None, 3], ["1", "3: " + "e" * 197, 0]]
+    assert parts == [b"x"] * 3
+
+
 def test_a_relay_without_the_other_end_ends(ends: tuple[socket.socket, socket.socket], relay: Any) -> None:
     ends[1].close()
     with pytest.raises(EOFError):

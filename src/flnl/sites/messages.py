@@ -16,6 +16,20 @@ from flnl.sites.wire import WireError
 Parts = Sequence[bytes]
 """A message: frames, of which the first is the header."""
 
+
+class Unread(tuple[bytes, ...]):
+    """In place of a message that was not read: it has no part, and whoever reads it is told ``why``."""
+
+    why: str
+
+    @classmethod
+    def because(cls, why: str) -> Unread:
+        """One for this reason."""
+        made = cls()
+        made.why = why
+        return made
+
+
 OPEN = {
     "kind": str,
     "wire": int,
@@ -160,6 +174,11 @@ LARGEST = 64 * 2**20
 """Most bytes of a header with its values."""
 
 
+def most_of_answer(asked: Parts) -> list[int]:
+    """Most bytes of each part of an answer: of its header, and of a model of the form of the one that was sent."""
+    return [LARGEST, sum(map(len, asked[1:])) + wire.LARGEST_FRONT]
+
+
 def run_of(parts: Parts) -> str:
     """The name of the run that must be open for a message; empty if there is none.
 
@@ -178,7 +197,7 @@ def read_header(parts: Parts, kinds: dict[str, dict[str, Any]], expected: Collec
         WireError: if it is something else.
     """
     if not parts:
-        raise WireError("a message without parts")
+        raise WireError(parts.why if isinstance(parts, Unread) else "a message without parts")
     header = wire.read(parts[0], expected, LARGEST)
     kind = header.get("kind") if isinstance(header, dict) else None
     if not isinstance(kind, str) or kind not in kinds:

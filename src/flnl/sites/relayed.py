@@ -6,15 +6,16 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import count, zip_longest
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from flnl.run.interrupt import at_once
-from flnl.sites import sockets
-from flnl.sites.messages import Parts
+from flnl.sites import messages, sockets
+from flnl.sites.messages import Parts, Unread
 
 log = logging.getLogger(__name__)
 
@@ -106,22 +107,37 @@ class Relayed:
             return {}
         answers: dict[str, Parts] = {}
         for some in self._in_frames(by_relay):
-            header, bodies = self._tell({"ask": "pull", "ids": some})
+            too_large = partial(self._too_large, by_relay)
+            header, bodies = self._tell({"ask": "pull", "ids": some}, passed_over=too_large)
             if self._relay is None:  # it has ended
                 break
-            for of, failed, size in header.get("answers", ()):
-                body, bodies = bodies[:size], bodies[size:]
+            unread = too_large(header)
+            for of, failed, own in _answers(header):
                 one = by_relay.get(of)
                 if one is None:
                     continue
                 if failed is None:
-                    answers[one] = body
+                    why = next((unread[number] for number in own if number in unread), None)
+                    answers[one] = [bodies[number] for number in own] if why is None else Unread.because(why)
                     del self._waiting[one]
                 else:
                     message = self._waiting[one]
                     log.info("%s: a message was not delivered (%.200s); it is sent again", message.to, failed)
                     message.number, message.after = None, now + AGAIN
         return answers
+
+    def _too_large(self, by_relay: Mapping[str, str], header: Mapping[str, Any]) -> dict[int, str]:
+        """By number, the parts of a frame of answers that are larger than what was asked can have: why they are unread.
+
+        ``by_relay`` has our numbers of messages by the relay's.
+        """
+        found: dict[int, str] = {}
+        for of, _, own in _answers(header):
+            most = messages.most_of_answer(self._waiting[by_relay[of]].parts) if of in by_relay else []
+            for number, limit in zip_longest(own, most[: len(own)], fillvalue=0):
+                if (size := header["sizes"][number]) > limit:
+                    found[number] = f"a part of {size:,} bytes, of which {limit:,} are expected at most"
+        return found
 
     def _in_frames(self, by_relay: Mapping[str, str]) -> Iterator[list[str]]:
         """The relay's numbers of messages, in lists of so few that a frame takes answers as large as what was sent."""
@@ -167,15 +183,20 @@ class Relayed:
             if message.number is None:
                 message.after = now + AGAIN
 
-    def _tell(self, asked: Mapping[str, Any], parts: Parts = ()) -> tuple[dict[str, Any], list[bytes]]:
-        """What the relay answers; nothing, if there is none now."""
+    def _tell(
+        self,
+        asked: Mapping[str, Any],
+        parts: Parts = (),
+        passed_over: Callable[[Mapping[str, Any]], Collection[int]] = lambda header: (),
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """What the relay answers, as ``sockets.receive`` has it; nothing, if there is none now."""
         if self._relay is None and not self._connected():
             return {}, []
         assert self._relay is not None
         try:
             sockets.send(self._relay, asked, parts)
             self._await(self._relay)
-            return sockets.receive(self._relay)
+            return sockets.receive(self._relay, passed_over=passed_over)
         except OSError as error:
             log.info("the relay has ended (%s)", error)
             self._relay.close()
@@ -206,3 +227,11 @@ class Relayed:
         self._relay.settimeout(ANSWERS)
         self.came()
         return True
+
+
+def _answers(header: Mapping[str, Any]) -> Iterator[tuple[str, str | None, range]]:
+    """Of each answer in a frame: the relay's number of its message, why it failed, and the numbers of its parts."""
+    first = 0
+    for of, failed, parts in header.get("answers", ()):
+        yield of, failed, range(first, first + parts)
+        first += parts

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,18 @@ def send(to: socket.socket, header: Mapping[str, Any], parts: Sequence[bytes] = 
 
 
 def receive(
-    of: socket.socket, most: int = MOST, check: Callable[[Sequence[bytes], int], None] = lambda parts, size: None
+    of: socket.socket,
+    most: int = MOST,
+    check: Callable[[Sequence[bytes], int], None] = lambda parts, size: None,
+    passed_over: Callable[[Mapping[str, Any]], Collection[int]] = lambda header: (),
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Read a frame of at most ``most`` bytes.
 
     Args:
         of: where it comes from.
-        most: the largest number of bytes of its parts.
+        most: the largest number of bytes of its parts that are kept.
         check: called before each part with those before it and its size; if it raises, no more is kept in memory.
+        passed_over: which parts, by the header, are not kept; they are empty here.
 
     Raises:
         BrokenFrameError: if it is none, or larger.
@@ -67,8 +71,10 @@ def receive(
     sizes = header.get("sizes") if isinstance(header, dict) else None
     if not (isinstance(sizes, list) and len(sizes) <= MOST_PARTS and all(type(n) is int and n >= 0 for n in sizes)):
         raise BrokenFrameError("a header without the sizes of its parts")
-    if sum(sizes) > most:
-        raise BrokenFrameError(f"{sum(sizes):,} bytes, of which {most:,} are expected at most")
+    left_out = passed_over(header)
+    kept = [0 if number in left_out else size for number, size in enumerate(sizes)]
+    if sum(kept) > most:
+        raise BrokenFrameError(f"{sum(kept):,} bytes, of which {most:,} are expected at most")
     parts: list[bytes] = []
     for number, size in enumerate(sizes):
         try:
@@ -76,7 +82,8 @@ def receive(
         except Exception as error:
             _pass_over(of, sum(sizes[number:]))
             raise UnreadError(error) from None
-        parts.append(_exactly(of, size))
+        _pass_over(of, size - kept[number])
+        parts.append(_exactly(of, kept[number]))
     return header, parts
 
 

@@ -18,6 +18,10 @@ from flwr.serverapp import Grid, ServerApp
 
 NAME = "flnl"
 """The record of a message's parts."""
+MOST = 3
+"""Parts of an answer that are handed on: it has two at most, and the server's process refuses a third."""
+LONGEST = 200
+"""Characters of an error that are handed on."""
 
 
 def send(to: socket.socket, header: Mapping[str, Any], parts: Sequence[bytes] = ()) -> None:
@@ -100,8 +104,8 @@ def main(grid: Grid, context: Context) -> None:
                 answers: list[list[Any]] = []
                 bodies: list[bytes] = []
                 for one in grid.pull_messages(asked["ids"]):
-                    failed = f"{one.error.code}: {one.error.reason}" if one.has_error() else None
-                    body = [] if failed else _parts(one.content)
+                    failed = f"{one.error.code}: {one.error.reason}"[:LONGEST] if one.has_error() else None
+                    body = [] if failed else _parts(one.content)[:MOST]
                     answers.append([one.metadata.reply_to_message_id, failed, len(body)])
                     bodies += body
                 send(asking, {"answers": answers}, bodies)
