@@ -3,8 +3,8 @@
     python -m bench.negative_distillation
 
 A good model has learned digits from right labels, a bad one from random labels; both are three-layer networks. The step
-sees 128 images without labels, the server's public ones: 100 times, the global model's softmax is to come near
-``softmax(1 / z_bad) / T``.
+sees 128 images without labels, the server's public ones: 100 times, the global model's ``softmax(z / T)`` is to come
+near ``softmax(1 / z_bad) / T``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-TEMPERATURE, STEPS, RATE = 2.0, 100, 0.05
+TEMPERATURE, STEPS, RATE, WEIGHT_DECAY = 2.0, 100, 0.05, 0.002
 SEEDS = (1, 2, 3)
 PUBLIC, TEST = 128, 500
 
@@ -36,11 +36,11 @@ def distilled(model: nn.Module, bad: nn.Module, public: Tensor, *, mended: bool)
     """``model`` after the step. As released, the optimiser holds the parameters of another model than the loss has."""
     model = copy.deepcopy(model)
     held = model if mended else copy.deepcopy(model)
-    optimizer = torch.optim.SGD(held.parameters(), RATE)
+    optimizer = torch.optim.Adam(held.parameters(), RATE, weight_decay=WEIGHT_DECAY)
     target = (1 / bad(public).detach()).softmax(1) / TEMPERATURE
     for _ in range(STEPS):
         optimizer.zero_grad()
-        F.kl_div(model(public).log_softmax(1), target, reduction="batchmean").backward()
+        F.kl_div((model(public) / TEMPERATURE).log_softmax(1), target, reduction="batchmean").backward()
         optimizer.step()
     return model
 
