@@ -1,1 +1,1 @@
-"""FedEFC: forward correction from the round on in which training accuracy stops to rise (WACV 2026)."""
+"""FedEFC: forward correction, once training accuracy has stopped rising (WACV 2026)."""
