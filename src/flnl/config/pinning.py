@@ -1,7 +1,7 @@
-"""Instruction sets that are the same on every x86 machine, so that a run has the same bits on each.
+"""Instruction sets that are the same on every x86 machine, so that a run can have the same bits on each.
 
-Libraries choose their code by the processor: wider vectors add numbers up in another order. Pinned, a run of the same
-version of torch gave equal bits on an AMD EPYC (Zen 4) and on an Intel Xeon (docs/running.md, "The same bits").
+Libraries choose their code by the processor: wider vectors add numbers up in another order (docs/running.md, "The same
+bits").
 """
 
 from __future__ import annotations
