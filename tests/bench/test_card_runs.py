@@ -13,7 +13,9 @@ def test_a_line_has_what_its_run_has_reported(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "runs.csv"
     monkeypatch.setattr(card_runs, "FILE", file)
     monkeypatch.setattr(
-        card_runs, "SETTINGS", {"one": ("dataset=digits rounds=1 model=mlp", ("method=fedavg", "method=elr method/local=[elr]"))}
+        card_runs,
+        "SETTINGS",
+        {"one": ("dataset=digits rounds=1 model=mlp", ("method=fedavg", "method=elr method/local=[elr]"))},
     )
     card_runs.main([str(tmp_path / "runs"), "--seeds", "1"])
     elr, fedavg = read_rows(file, card_runs.Row)
