@@ -281,6 +281,7 @@ def short(values: list[float]) -> str:
     [
         ("label_audit", "noise (wrong of 10,000)", ("symmetric", "fedcorr", "fedes", "worst")),
         ("label_audit_writers", "noise (wrong of 1,437)", ("fedcorr",)),
+        ("label_audit_texts", "noise (wrong of 2,400)", ("fedcorr",)),
     ],
 )
 def test_the_page_of_the_audit_has_its_records_on_images(file: str, first: str, of_noise: tuple[str, ...]) -> None:
