@@ -1,8 +1,8 @@
 """What each method costs, with its defaults: ``python -m bench.method_costs FOLDER [--methods fedavg,...]``.
 
 One run on the digits a method, with a budget of 20 rounds of FedAvg, one after another; a command that was interrupted
-goes on where it stopped. ``bench/results/method_costs.csv`` gets a line for each method. Times are of one thread: nothing else should
-run.
+goes on where it stopped. ``bench/results/method_costs.csv`` gets a line for each method. Times are of one thread:
+nothing else should run.
 """
 
 from __future__ import annotations
