@@ -182,6 +182,7 @@ def test_labels_of_a_parquet_file_may_be_names(tmp_path: Path):
         ({"x": [[1.0]] * 89 + [None]}, r"column x has nothing in row 89"),
         ({"x": [[1.0, None]] * 90}, r"column x has nothing for some of its numbers"),
         ({"x": ["a"] * 90}, r"column x is string, and should be lists of numbers"),
+        ({"y": [None] * 90}, r"column y has no values in rows of split test"),
         ({"y": [None] + [1] * 89}, r"column y has values in some rows of split train alone"),
         ({"y": [0.5] * 90}, r"column y is double, and should be whole numbers or names"),
         ({"y": [["a"]] * 90}, r"column y is list<.*>, and should be whole numbers or names"),

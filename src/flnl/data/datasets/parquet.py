@@ -71,6 +71,8 @@ def feature_arrays(path: Path) -> dict[str, NDArray[Any]]:
         if _is_nested_or_bytes(values) or np.asarray(values.to_pylist()).dtype.kind not in "iuU":
             raise UserError(f"{told}: column {name} is {values.type}, and should be whole numbers or names")
         arrays[array] = np.asarray(values.to_pylist())
+    if "y_test" not in arrays:
+        raise UserError(f"{told}: column y has no values in rows of split test")
     return _numbered(arrays)
 
 
