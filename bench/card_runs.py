@@ -123,9 +123,10 @@ def line(rows: Sequence[Row], heads: Sequence[str]) -> str:
     '| `method=a` | 40.0, 50.0 | 0.040, 0.050 |'
     """
     cells = [f"`{rows[0].run}`"]
+    by_seed = [json.loads(row.metrics) for row in sorted(rows, key=lambda row: row.seed)]
     for head in heads:
-        by_seed = [json.loads(row.metrics) for row in sorted(rows, key=lambda row: row.seed)]
-        numbers = [one[HEADS.get(head, head)] for one in by_seed if HEADS.get(head, head) in one]
+        metric = HEADS.get(head, head)
+        numbers = [one[metric] for one in by_seed if metric in one]
         percent = head in HEADS or head.endswith("accuracy")
         told = ", ".join(f"{100 * one:.1f}" if percent else f"{one:.3f}" for one in numbers)
         if head == "mean of the last 10" and len(numbers) > 1:

@@ -45,13 +45,6 @@ def lines(table: str, scale: str) -> Sequence[Line]:
 
 
 @cache
-def bench(name: str) -> Sequence[Line]:
-    """The lines of a CSV file of ``bench/results``."""
-    with (ROOT / "bench" / "results" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-@cache
 def runs(scale: str) -> Mapping[str, Written]:
     """The records of a scale, checked as tables check them."""
     return run_record.load(RESULTS / scale)
@@ -204,9 +197,11 @@ def seeds_apart() -> tuple[float, float]:
     Returns:
         the largest range over seeds of a method's last accuracy, and of its distance from FedAvg's.
     """
-    last = {
-        (row["noise"], row["method"], row["seed"]): 100 * float(row["test_accuracy"]) for row in bench("label_audit")
-    }
+    with (ROOT / "bench" / "results" / "label_audit.csv").open(newline="", encoding="utf-8") as file:
+        last = {
+            (row["noise"], row["method"], row["seed"]): 100 * float(row["test_accuracy"])
+            for row in csv.DictReader(file)
+        }
     runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for (noise, method, seed), accuracy in last.items():
         if method != "pooled":
@@ -244,15 +239,9 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed, bench)
+    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed)
     known = (*cells, ranks, others, order, sure, seeds_apart)
-    environment.globals |= {one.__name__: one for one in known} | {
-        "min": min,
-        "max": max,
-        "abs": abs,
-        "dict": dict,
-        "float": float,
-    }
+    environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
 
