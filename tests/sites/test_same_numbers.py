@@ -117,6 +117,16 @@ def test_a_run_stopped_and_gone_on_with_is_the_same(references: References, tmp_
     assert_same(at_sites(words(entry), broken, "resume=true"), references.run(entry.words))
 
 
+def test_changed_labels_are_counted_after_a_run_has_gone_on(references: References, tmp_path: Path) -> None:
+    """Those of the clients that the next correction does not ask, too."""
+    entry, names = BY_NAME["fedcorr_parallel"], ("asked", "relabelled", "changed")
+    at_sites(words(entry), tmp_path / "broken", "max_rounds=1")
+    there = at_sites(words(entry), tmp_path / "broken", "resume=true").corrections
+    here = references.run(entry.words).corrections
+    assert here[1]["asked"] < here[0]["asked"]
+    assert [[line[name] for name in names] for line in there] == [[line[name] for name in names] for line in here]
+
+
 def test_bytes_are_those_that_are_counted(tmp_path: Path) -> None:
     """Values as the run counts them; frames at most 3 % and 2 KB a message more. And FedCorr gives the same bits."""
     entry = Entry("fedcorr", (*BY_NAME["fedcorr_parallel"].overrides, "method.T1=1", "method.T3=1"), {})

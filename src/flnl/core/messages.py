@@ -80,9 +80,11 @@ class ClientState:
 
 @stored("Kept")
 class Kept:
-    """What the server holds instead of a real client's state: the name by which the client finds it again."""
+    """What the server holds of a real client's state; a number of labels is None if the client keeps it to itself."""
 
-    handle: str
+    handle: str  # the name by which the client finds it again; empty if it keeps nothing
+    relabelled: int | None = 0  # by the last correction
+    changed: int | None = 0  # labels that were not the given ones after it
 
 
 def kept_by_client(clients: Mapping[int, ClientState], kind: type[T]) -> dict[int, T]:

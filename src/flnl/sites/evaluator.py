@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flnl.core.findings import LabelShares, NoisyClients, first, scalars
+from flnl.core.messages import Kept, kept_by_client
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
 from flnl.evaluation.estimates import noise_columns
@@ -21,19 +22,17 @@ from flnl.evaluation.recording import Sums
 
 @dataclass(frozen=True)
 class Counted:
-    """What a site tells of its labels, if it does."""
+    """What a site tells of its labels at the end of a run; None if it keeps that to itself."""
 
-    relabelled: int | None = None  # by the last correction
-    changed: int | None = None  # labels that are not the given ones
-    flagged: int | None = None  # at the end: suspected or changed
+    flagged: int | None  # suspected or changed
+    changed: int | None  # not the given ones
 
 
 @dataclass(frozen=True)
 class SiteEvaluator(Evaluator):
     """Scores models on the server's test set, and knows of sites' labels what these have told.
 
-    ``told`` has each client's last numbers, and is filled by whoever talks to the sites. ``end`` tells all sites the
-    end of the run.
+    ``end`` tells all sites the end of the run, and fills ``told`` with each client's numbers.
     """
 
     told: dict[int, Counted] = field(default_factory=dict)
@@ -96,30 +95,25 @@ class SiteEvaluator(Evaluator):
 
         That is left out if a site that corrected labels keeps it to itself.
         """
-        clients, chosen = list(self.federation.with_data), set(asked)
+        clients, chosen, kept = list(self.federation.with_data), set(asked), kept_by_client(after.clients, Kept)
         of_corrector = self.method.findings_of_corrector(after, self.federation.sizes)
         findings = [*self._measured(after), *of_corrector]
         summary: dict[str, Any] = {"asked": len(asked)}
-        relabelled = [self.told.get(client, Counted()).relabelled for client in asked]
+        relabelled = [kept[client].relabelled for client in asked if client in kept]
         if None not in relabelled:
             summary["relabelled"] = sum(relabelled)
         split = first(findings, NoisyClients)
         if split is not None and split.mixture:
             summary["mixture"] = list(split.mixture)
         rows = {"client": clients, "asked": [c in chosen for c in clients], **noise_columns(findings, clients)}
-        return {**summary, **scalars(of_corrector), **self._sums("changed"), "clients": rows}
+        return {**summary, **scalars(of_corrector), **_sum("changed", kept.values()), "clients": rows}
 
     def labels(self, state: FederatedState) -> dict[str, float]:
         """The numbers of flagged and of changed labels, if all sites have told them, and the method's estimates."""
-        flagged = self._sums("flagged")
+        flagged = _sum("flagged", self.told.values())
         if flagged:
-            flagged = {"labels": float(sum(self.federation.counts)), **flagged, **self._sums("changed")}
+            flagged = {"labels": float(sum(self.federation.counts)), **flagged, **_sum("changed", self.told.values())}
         return flagged | self.estimates(state)
-
-    def _sums(self, name: str) -> dict[str, float]:
-        """The sum of what all sites have told; empty if one that has told something has left it out, or none has."""
-        values = [getattr(one, name) for one in self.told.values()]
-        return {name: float(sum(values))} if values and None not in values else {}
 
     def shared(self, state: FederatedState) -> dict[str, float]:
         """The smallest entry of a shared label distribution, and the privacy budget epsilon that a site has spent."""
@@ -127,3 +121,9 @@ class SiteEvaluator(Evaluator):
         if shares is None:
             return {}
         return {"label_distribution_least": shares.least, "label_privacy_epsilon": shares.epsilon}
+
+
+def _sum(name: str, told: Iterable[Kept | Counted]) -> dict[str, float]:
+    """The sum of a number that all have told, by its name; empty if one keeps it to itself, or there is none."""
+    values = [getattr(one, name) for one in told]
+    return {name: float(sum(values))} if values and None not in values else {}

@@ -82,7 +82,7 @@ class Link:
         config: what sites need of the configuration (``shared``).
         classes: names of the classes.
         folder: the run's folder.
-        told: what sites have told of their labels, by client.
+        told: what sites have told of their labels at the end of the run, by client.
         tally: samples that have passed networks at sites, since somebody has taken it.
         waiting: what to do about sites that do not answer.
         forget: names of sites that have lost what they kept, and begin without it.
@@ -244,7 +244,7 @@ class Link:
             counts = self._told(client, parts, {"finished": messages.FINISHED})
             if not all(0 <= (counts[name] or 0) <= self.sizes[client] for name in messages.FINISHED if name != "kind"):
                 raise UserError(f"site {self.sites[client]} sent numbers of labels that are none")
-            self.told[client] = Counted(None, counts["changed"], counts["flagged"])
+            self.told[client] = Counted(counts["flagged"], counts["changed"])
 
     def audit(self, questions: Mapping[int, Question], kind: type[A]) -> dict[int, A]:
         """Ask all sites a question of an audit; the answers, which must be of this ``kind``, by client.
@@ -472,18 +472,27 @@ class Link:
         return result
 
     def _outcome(self, job: ClientJob[Any], task: ClientTask, said: Mapping[str, Any], parts: Parts) -> Any:
-        state = _state(said["kept"], task.state)
-        if isinstance(job, LocalTraining | Correct | Open):
-            self._lost.pop(task.client, None)
+        if not isinstance(job, LocalTraining | Correct | Open):
+            if said["outcome"] is None or not math.isfinite(said["outcome"]):
+                raise WireError("no finite outcome of what it was asked")
+            return said["outcome"]
+        state = self._held(job, task, said)
         if isinstance(job, LocalTraining):
             return self._visited(job, task, said, parts, state)
-        if isinstance(job, Correct | Open):
-            if isinstance(job, Correct):
-                self.told[task.client] = Counted(said["relabelled"], said["changed"])
-            return Answered(task.client, state, said["reports"])
-        if said["outcome"] is None or not math.isfinite(said["outcome"]):
-            raise WireError("no finite outcome of what it was asked")
-        return said["outcome"]
+        return Answered(task.client, state, said["reports"])
+
+    def _held(self, job: ClientJob[Any], task: ClientTask, said: Mapping[str, Any]) -> ClientState:
+        """What the server holds of a client's state: the handle, numbers of its labels, and what exchanges mirror."""
+        nothing = Kept("")
+        kept = task.state.extras.get(Kept) or nothing
+        if task.client in self._lost:
+            del self._lost[task.client]
+            kept = nothing
+        kept = replace(kept, handle=said["kept"])
+        if isinstance(job, Correct):
+            kept = Kept(said["kept"], said["relabelled"], said["changed"])
+        mirrored = [value for value in task.state.extras if not isinstance(value, Kept)]
+        return ClientState(extras=Payload(*mirrored, *([kept] if kept != nothing else [])))
 
     def _visited(
         self, job: LocalTraining, task: ClientTask, said: Mapping[str, Any], parts: Parts, state: ClientState
@@ -537,9 +546,3 @@ def _named(job: ClientJob[Any]) -> tuple[str, str, Any]:
     if isinstance(job, Correct):
         return "correct", "", None
     return ("open", job.exchange, None) if isinstance(job, Open) else ("ask", "", job)
-
-
-def _state(handle: str, before: ClientState) -> ClientState:
-    """What the server holds of a client's state: the new handle, and what exchanges mirror."""
-    mirrored = [value for value in before.extras if not isinstance(value, Kept)]
-    return ClientState(extras=Payload(*mirrored, *([Kept(handle)] if handle else [])))
