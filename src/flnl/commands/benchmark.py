@@ -1,12 +1,14 @@
 """The benchmark: every method at equal budgets, tuned alike, on tasks that tell methods apart.
 
     flnl benchmark list
-    flnl benchmark run KEY=VALUE ... [--name NAME] [--tasks NAME,NAME | --tier S] [--config-dir DIR] [-- OVERRIDE ...]
+    flnl benchmark run KEY=VALUE ... [--name NAME] [--trials N] [--tasks NAME,NAME | --tier S] [--config-dir DIR]
+        [-- OVERRIDE ...]
     flnl benchmark verify [--name NAME] [--tasks NAME,NAME | --tier S] [--draw WORD] [-- OVERRIDE ...]
     flnl benchmark render
 
 ``run`` makes the entry of a method, or adds to it what it lacks: the learning rate is chosen by held-out noisy labels
-under the tuning seeds, then run under the seeds of the scores. ``verify`` makes one run of an entry again, which the
+under the tuning seeds, then run under the seeds of the scores. With ``--trials N`` a method's own constants that have
+several values are searched with it (ruleset B). ``verify`` makes one run of an entry again, which the
 date draws, and compares its numbers.
 
 Exit codes of ``verify``: 0, all numbers are those of the entry; 1, some are not.
@@ -37,12 +39,13 @@ from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.claims import claims, drawn
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES
+from flnl.instruments.tune.space import Space
 from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
 EQUAL = (
     *("experiment", "seed", "data_seed", "dataset", "partition", "noise", "fault", "shift", "model", "protocol"),
-    *("rounds", "fraction", "eval", "centralized", "precision"),
+    *("rounds", "fraction", "eval", "centralized", "precision", "train.lr", "train.epochs", "train.steps"),
 )
 """Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""
 
@@ -72,6 +75,12 @@ def parser() -> Parser:
     )
     arguments.add_argument(
         "--name", metavar="NAME", help="of the entry; by default that of the method, and of verify any"
+    )
+    arguments.add_argument(
+        "--trials",
+        metavar="N",
+        type=int,
+        help="of run: search the method's own keys that have several values, too, in N combinations (ruleset B)",
     )
     arguments.add_argument("--tasks", metavar="NAME,NAME", help="these tasks alone")
     arguments.add_argument(
@@ -104,6 +113,8 @@ def benchmark(arguments: Sequence[str]) -> bool:
         raise UserError(f"flnl benchmark {options.verb} takes no overrides; run does")
     if options.verb not in ("run", "verify") and (launching or options.name):
         raise UserError(f"flnl benchmark {options.verb} takes no --name, and nothing after --; run and verify do")
+    if options.verb != "run" and options.trials is not None:
+        raise UserError(f"flnl benchmark {options.verb} takes no --trials; run does")
     if options.verb != "verify" and options.draw:
         raise UserError(f"flnl benchmark {options.verb} takes no --draw; verify does")
     if options.verb == "list":
@@ -126,7 +137,8 @@ def show(version: Benchmark, results: Path) -> None:
     found = [*entries.entries(version, results)]
     for entry in found:
         there = sum(entry.score(version, task) is not None for task in version.tasks.values())
-        print_line(f"{entry.name}: {there} of {len(version.tasks)} tasks{', withdrawn' if entry.withdrawn else ''}")
+        more = f"{', ruleset B' if entry.searched(version) else ''}{', withdrawn' if entry.withdrawn else ''}"
+        print_line(f"{entry.name}: {there} of {len(version.tasks)} tasks{more}")
     if not found:
         print_line(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
 
@@ -138,7 +150,10 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         UserError: if the command does not say which, or a run fails.
     """
     tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
-    entered = [(entries.folder_of(version, one[0], options.results), *one) for one in _asked(options)]
+    entered = [(entries.folder_of(version, one[0], options.results), *one) for one in _asked(version, options)]
+    search = ["--margin", str(version.margin), "--skip", "chosen"]
+    if options.trials is not None:
+        search = ["--trials", str(options.trials)]
     pin()  # before torch is first imported
     from flnl.commands.tune import tune
 
@@ -158,9 +173,8 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
                     version.grid,
                     *("--each", "method", "--each", "experiment"),
                     *("--measure", "validation", "--share", str(version.share)),
-                    *("--seeds", _listed(version.tuning_seeds), "--margin", str(version.margin)),
-                    *("--report", _listed(version.seeds)),
-                    *("--out", str(folder / SCORES), "--add", "--skip", "chosen"),
+                    *("--seeds", _listed(version.tuning_seeds), "--report", _listed(version.seeds)),
+                    *("--out", str(folder / SCORES), "--add", *search),
                     *(part for place in options.config_dir for part in ("--config-dir", str(place))),
                     *("--", "reproducible=true", *launching),
                 ],
@@ -173,7 +187,7 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         raise UserError(f"not whole: {'; '.join(failed)}")
 
 
-def _asked(options: Namespace) -> list[tuple[str, list[str], bool]]:
+def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str], bool]]:
     """What is entered: name, overrides, and whether it is the ceiling."""
     overrides = list(options.overrides)
     if overrides == [CEILING]:
@@ -182,7 +196,7 @@ def _asked(options: Namespace) -> list[tuple[str, list[str], bool]]:
     if len(chosen) != 1:
         raise UserError("flnl benchmark run needs a method: flnl benchmark run method=fedcorr")
     for one in overrides:
-        if re.split(r"[./]", key_of(one))[0] in EQUAL or key_of(one) == "train.lr":
+        if {key_of(one), re.split(r"[./]", key_of(one))[0]} & {*EQUAL}:
             raise UserError(
                 f"{one}: {key_of(one)} is the benchmark's, equal for all entries; set what is the method's own"
             )
@@ -192,7 +206,24 @@ def _asked(options: Namespace) -> list[tuple[str, list[str], bool]]:
         raise UserError(f"--name {options.name} names one entry, and there are {len(methods)} methods")
     if others and options.name is None:
         raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
+    _check_search(version, options.trials, others)
     return [(options.name or method, [f"method={method}", *others], False) for method in methods]
+
+
+def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:
+    """Whether what is searched beside the rate agrees with the ruleset: nothing (A), or something in few trials (B).
+
+    Raises:
+        UserError: if it does not.
+    """
+    searched = [axis.key for axis in Space.of([*overrides, version.grid]).axes if axis.key != version.rate]
+    most = f"--trials N, of at most {version.trials}"
+    if searched and trials is None:
+        raise UserError(f"{searched[0]} has several values, and ruleset A chooses {version.rate} alone; B: {most}")
+    if trials is not None and not searched:
+        raise UserError(f"--trials {trials}: give keys of the method several values to search, as in method.mu=0.1,1")
+    if trials is not None and not 0 < trials <= version.trials:
+        raise UserError(f"--trials {trials}: ruleset B has {most}")
 
 
 def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -29,9 +30,11 @@ from flnl.record.tuned import Reported, Study, Trial, Tuned
 
 BY_TORCH_ALONE = (CEILING, "fedavg", "flr")
 """Entries whose bits are those of pinned torch."""
+LONGEST = 60
+"""Seconds of a processor that an entry's longest run took which is made again with every change."""
 SEEDS = (1, 2, 3, 4, 5)
 TASKS = {name: Task(name, f"Task {name}", clean=name == "calm") for name in ("one", "two", "calm")}
-RULES = Benchmark("t", "train.lr=0.1,1", (101,), 0.1, 0.05, SEEDS, 0.01, 0.5, TASKS)
+RULES = Benchmark("t", "train.lr=0.1,1", (101,), 0.1, 0.05, SEEDS, 0.01, 0.5, 3, TASKS)
 NOISY = [TASKS["one"], TASKS["two"]]
 
 
@@ -113,13 +116,19 @@ def trace(**costs: float) -> Trace:
     return Trace([origin], Drawn("d", "f"), {}, costs, ["noise rate"] if costs.get("bytes", 0) > 10 else [])
 
 
-def enter(folder: Path, name: str, of: Mapping[str, float], **costs: float) -> None:
+def enter(
+    folder: Path,
+    name: str,
+    of: Mapping[str, float],
+    costs: Mapping[str, float] = MappingProxyType({}),
+    tried: Sequence[Mapping[str, str]] = ({"train.lr": "1"},),
+) -> None:
     """Write an entry whose accuracy in a task, a share, grows by 0.01 a seed."""
     studies = [
         Study(
             {"method": name, "experiment": experiment},
             [f"method={name}", f"experiment={experiment}", "eval.validation=0.1"],
-            [Trial({"train.lr": "1"}, {101: 0.5})],
+            [Trial(values, {101: 0.5}) for values in tried],
             Reported(
                 {"mean_last_10": {seed: base + 0.01 * seed for seed in SEEDS}},
                 {seed: f"multirun/{seed}" for seed in SEEDS},
@@ -138,11 +147,11 @@ def results(tmp_path: Path) -> Path:
     """FedAvg, a method that is better and dearer, one with a task less, a withdrawn one, and the ceiling."""
     both = ("benchmark/one", "benchmark/two", "benchmark/calm")
     costs = {"cpu_time_s": 10, "bytes": 10, "training_passes": 100, "forward_passes": 0}
-    enter(tmp_path, "fedavg", dict(zip(both, (0.5, 0.6, 0.9), strict=True)), **costs)
+    enter(tmp_path, "fedavg", dict(zip(both, (0.5, 0.6, 0.9), strict=True)), costs)
     costs = {"cpu_time_s": 30, "bytes": 20, "training_passes": 90, "forward_passes": 50}
-    enter(tmp_path, "better", dict(zip(both, (0.7, 0.8, 0.85), strict=True)), **costs)
+    enter(tmp_path, "better", dict(zip(both, (0.7, 0.8, 0.85), strict=True)), costs)
     enter(tmp_path, "half", {"benchmark/one": 0.9})
-    enter(tmp_path, "gone", dict(zip(both, (0.9, 0.9, 0.9), strict=True)), cpu_time_s=10, bytes=10)
+    enter(tmp_path, "gone", dict(zip(both, (0.9, 0.9, 0.9), strict=True)), {"cpu_time_s": 10, "bytes": 10})
     (tmp_path / "t" / "gone" / "withdrawn.md").write_text("it read the test set")
     enter(tmp_path, CEILING, {"benchmark/clean/one": 0.9, "benchmark/clean/two": 0.9})
     return tmp_path
@@ -159,6 +168,52 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "half (two)" in text
     assert "| *clean labels* |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
     assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+
+
+def test_entries_that_searched_more_than_the_rate_are_ranked_apart(results: Path) -> None:
+    searched = [{"train.lr": "1", "method.mu": mu} for mu in ("0.1", "1", "10")]
+    both = ("benchmark/one", "benchmark/two", "benchmark/calm")
+    enter(results, "sought", dict(zip(both, (0.8, 0.85, 0.9), strict=True)), tried=searched)
+    page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    assert {*page.standing.scores} == {"fedavg", "better"}
+    assert {*page.standing_searched.scores} == {"sought"}
+    first, second = page.markdown().split("## With a search of own constants")
+    assert "sought" not in first
+    assert "| 1 | sought | 1.0 (1.0 to 1.0) | 83.0 ± 1.6 | 88.0 ± 1.6 | 0.0 |" in second
+    assert "better" not in second.partition("## What it costs")[0]
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        pytest.param([{"train.lr": rate} for rate in ("0.01", "0.1", "1")], id="a rate more than the grid has"),
+        pytest.param([{"train.lr": "1", "method.mu": mu} for mu in "1234"], id="a trial more than ruleset B has"),
+    ],
+)
+def test_an_entry_that_tried_more_than_its_ruleset_allows_is_refused(
+    tried: list[dict[str, str]], results: Path
+) -> None:
+    enter(results, "greedy", {"benchmark/one": 0.9}, tried=tried)
+    with pytest.raises(UserError, match=r"greedy.*was not made by the rules"):
+        [*entries.entries(RULES, results)]
+
+
+def test_a_search_is_by_trials_where_a_choice_of_the_rate_is_by_its_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
+    monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
+    where = ["--results", str(tmp_path)]
+    command(["run", "method=fedprox", *where])
+    command(["run", "method=fedprox", "method.mu=0.1,1", "--trials", "20", "--name", "sought", *where])
+    first, second = (" ".join(words) for words in asked)
+    assert "--margin 0.05 --skip chosen" in first
+    assert "--trials" not in first
+    assert "method.mu=0.1,1" in second
+    assert "--trials 20" in second
+    assert "--margin" not in second
+    assert all("train.lr=0.01,0.03,0.1" in words for words in (first, second))
 
 
 def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
@@ -207,12 +262,14 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
 
     Entries that fit mixtures do so by scikit-learn, whose last bits follow the processor: three points are much there.
     """
-    rules = definition.load()
+    rules, today = definition.load(), date.today().isoformat()
     tasks = [task for task in rules.tasks.values() if task.name.startswith("digits")]
-    claim = drawn(claims(rules, [*entries.entries(rules)], tasks), date.today().isoformat())
+    those = {entry.name: claims(rules, [entry], tasks) for entry in entries.entries(rules)}
+    short = [name for name, of in those.items() if of and max(c.trace.costs["cpu_time_s"] for c in of) < LONGEST]
+    claim = drawn(those[short[date.today().toordinal() % len(short)]], today)
     if claim.trace.origins[-1].torch != torch.__version__.partition("+")[0]:
         pytest.skip("made with another version of torch")
-    words = ["verify", "--tasks", ",".join(task.name for task in tasks), "--draw", date.today().isoformat()]
+    words = ["verify", "--name", claim.entry, "--tasks", ",".join(task.name for task in tasks), "--draw", today]
     done = subprocess.run(
         [sys.executable, "-m", "flnl", "benchmark", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -231,7 +288,13 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["run"], "needs a method"),
         (["run", "method=fedavg", "train.lr=1"], "equal for all entries"),
         (["run", "method=fedavg", "noise.rho=1"], "equal for all entries"),
+        (["run", "method=fedavg", "train.epochs=20", "--name", "x"], "equal for all entries"),
         (["run", "method=fedprox", "method.mu=1"], "give it a --name"),
+        (["run", "method=fedprox", "method.mu=0.1,1", "--name", "x"], "ruleset A chooses train.lr alone"),
+        (["run", "method=fedprox", "method.mu=1", "--name", "x", "--trials", "9"], "give keys of the method several"),
+        (["run", "method=fedavg", "--trials", "9"], "give keys of the method several"),
+        (["run", "method=fedprox", "method.mu=0.1,1", "--name", "x", "--trials", "21"], "of at most 20"),
+        (["render", "--trials", "9"], "takes no --trials"),
         (["run", "method=fedavg,fedprox", "--name", "x"], "names one entry"),
         (["run", "method=fedavg", "--name", "../x"], "small letters"),
         (["run", "method=fedavg", "--tasks", "digits"], "there is no such task"),

@@ -51,7 +51,13 @@ class Benchmark:
     seeds: tuple[int, ...]
     level: float
     points: float  # between means, in percentage points
+    trials: int  # combinations that ruleset B may try
     tasks: Mapping[str, Task] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> str:
+        """The key that ruleset A chooses."""
+        return self.grid.partition("=")[0]
 
     def chosen(self, names: Sequence[str] = (), tier: str | None = None) -> list[Task]:
         """The tasks with these names, or all of a tier, or all.

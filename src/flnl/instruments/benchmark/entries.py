@@ -77,6 +77,10 @@ class Entry:
         rate = ", ".join(f"{key}={value}" for key, value in study.chosen.values.items())
         return Score(accuracy, rate, study.reported.traces)
 
+    def searched(self, benchmark: Benchmark) -> bool:
+        """Whether more than the rate was chosen, by ruleset B."""
+        return any({*trial.values} != {benchmark.rate} for study in self.tuned.studies for trial in study.trials)
+
     @property
     def given(self) -> list[str]:
         """What the method had besides its clients' data."""
@@ -103,6 +107,9 @@ def entries(benchmark: Benchmark, results: Path = RESULTS) -> Iterator[Entry]:
     """
     for file in sorted((results / benchmark.version).glob(f"*/{SCORES}")):
         tuned = Tuned.load(file)
-        if tuned.measure != "validation" or tuple(tuned.seeds) != benchmark.tuning_seeds:
+        entry = Entry(file.parent.name, file.parent, tuned)
+        most = benchmark.trials if entry.searched(benchmark) else len(benchmark.grid.split(","))
+        fair = all(len(study.trials) <= most for study in tuned.studies)
+        if tuned.measure != "validation" or tuple(tuned.seeds) != benchmark.tuning_seeds or not fair:
             raise UserError(f"{file} was not made by the rules of version {benchmark.version}")
-        yield Entry(file.parent.name, file.parent, tuned)
+        yield entry

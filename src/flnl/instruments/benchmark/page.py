@@ -51,11 +51,20 @@ class Page:
 
     @cached_property
     def standing(self) -> Standing:
-        """Of the entries that are whole and not withdrawn."""
+        """Of the entries that are whole and not withdrawn, by ruleset A."""
+        return self._standing(searched=False)
+
+    @cached_property
+    def standing_searched(self) -> Standing:
+        """As ``standing``, by ruleset B."""
+        return self._standing(searched=True)
+
+    def _standing(self, *, searched: bool) -> Standing:
         whole = {
             entry.name: self.scores[entry.name]
             for entry in self.entries
             if entry.name != CEILING and entry.withdrawn is None and not self.lacking(entry)
+            if entry.searched(self.benchmark) == searched
         }
         return Standing(self.benchmark, self.noisy, whole)
 
@@ -76,7 +85,8 @@ class Page:
             benchmark=self.benchmark,
             seeds=", ".join(map(str, self.benchmark.seeds)),
             docs=self._link(CONF.parent / "docs" / "benchmark.md"),
-            ranking=self._ranking(),
+            ranking=self._ranking(self.standing, more=True),
+            searched=self._ranking(self.standing_searched) if self.standing_searched.scores else "",
             harm=bool(self._clean),
             unfinished="; ".join(unfinished),
             blunt=self.standing.blunt,
@@ -89,15 +99,16 @@ class Page:
         )
         return text.rstrip() + "\n"
 
-    def _ranking(self) -> str:
-        places, ranks, intervals = self.standing.places, self.standing.mean_ranks, self.standing.intervals
+    def _ranking(self, standing: Standing, *, more: bool = False) -> str:
+        """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
+        places, ranks, intervals = standing.places, standing.mean_ranks, standing.intervals
         order = sorted(ranks, key=lambda name: (places[name], ranks[name]))
         rows = []
         for name in order:
             low, high = intervals[name]
             rows.append([str(places[name]), self._named(name), f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"])
         others = [entry.name for entry in self.entries if entry.withdrawn is not None]
-        for name in [*others, *([CEILING] if CEILING in self.scores else [])]:
+        for name in [*others, *([CEILING] if CEILING in self.scores else [])] if more else ():
             order.append(name)
             rows.append(["", self._named(name), ""])
         for name, row in zip(order, rows, strict=True):
@@ -109,7 +120,7 @@ class Page:
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
         rows = []
-        for name in self.standing.mean_ranks:
+        for name in (*self.standing.mean_ranks, *self.standing_searched.mean_ranks):
             cells = [("" if (x := self.cost(name, cost)) is None else f"{x:.2f}") for cost in COSTS.values()]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
         return grid(["entry", *COSTS, "given"], rows, f"l{'r' * len(COSTS)}l")
