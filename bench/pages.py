@@ -17,6 +17,8 @@ from statistics import fmean, median
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
+from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark import page as benchmark
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import rendered, scales
 from flnl.instruments.tables.render.agreement import spearman
@@ -210,6 +212,13 @@ def seeds_apart() -> tuple[float, float]:
     return max(one for one, _ in ranges), max(one for _, one in ranges)
 
 
+@cache
+def benchmarked() -> benchmark.Page:
+    """The benchmark's page, of its newest version."""
+    newest = definition.load()
+    return benchmark.Page(newest, [*entries.entries(newest)], entries.RESULTS / newest.version)
+
+
 def order(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Spearman's coefficient over the rows that both have."""
     common = [name for name in one if name in other]
@@ -240,7 +249,7 @@ def page(template: str) -> str:
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
     cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed)
-    known = (*cells, ranks, others, order, sure, seeds_apart)
+    known = (*cells, ranks, others, order, sure, seeds_apart, benchmarked)
     environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
