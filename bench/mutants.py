@@ -15,6 +15,7 @@ import argparse
 import ast
 import copy
 import datetime
+import itertools
 import os
 import random
 import re
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, takewhile, zip_longest
@@ -213,19 +214,35 @@ def sample(found: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(chosen, key=lambda mutant: (mutant.file, mutant.start, mutant.text))
 
 
-def nearest_tests(file: Path, root: Path) -> list[str]:
-    """The files of tests for a module, nearest first: named after it or importing it, then those of its folder."""
+def modules_by_test(root: Path) -> dict[Path, set[str]]:
+    """The modules and packages that each file of tests names; those for a GPU need processes of their own."""
+    tests = [test for test in (root / "tests").rglob("test_*.py") if test.parent.name != "cuda"]
+    return {test: set(_named(test.read_text())) for test in tests}
+
+
+def _named(text: str) -> Iterator[str]:
+    for dotted in re.findall(r"\bflnl(?:\.\w+)*", text):
+        yield from itertools.accumulate(dotted.split("."), "{}.{}".format)
+    for package, names in re.findall(r"\bfrom (flnl(?:\.\w+)*) import ([^\n]*)", text):
+        yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
+
+
+def nearest_tests(file: Path, root: Path, tests: Mapping[Path, Collection[str]]) -> list[str]:
+    """The files of ``tests`` for a module, nearest first: named after it or importing it, then those of its folder.
+
+    Args:
+        file: the module, from ``root``.
+        root: the repository.
+        tests: its ``modules_by_test``.
+    """
     inside = file.relative_to("src").with_suffix("")
     package, _, name = ".".join(inside.parts).rpartition(".")
-    imports = re.compile(rf"\b{package}\.{name}\b|from {package} import [^\n]*\b{name}\b")
-    found = sorted((root / "tests").rglob("test_*.py"), key=lambda test: (test.stem != f"test_{name}", test))
-    # those for a GPU need processes of their own
-    texts = {test: test.read_text() for test in found if test.parent != root / "tests" / "cuda"}
+    found = sorted(tests, key=lambda test: (test.stem != f"test_{name}", test))
     folder = next(f for f in (root / "tests" / p for p in inside.relative_to("flnl").parents) if f.is_dir())
-    mirror = [test for test in texts if test.parent == folder != root / "tests"]
-    users = [test for test in texts if imports.search(texts[test]) or test.stem == f"test_{name}"]
+    mirror = [test for test in found if test.parent == folder != root / "tests"]
+    users = [test for test in found if f"{package}.{name}" in tests[test] or test.stem == f"test_{name}"]
     if not (mirror or users):
-        users = [test for test in texts if re.search(rf"\b{package}\b", texts[test])]
+        users = [test for test in found if package in tests[test]]
     near = dict.fromkeys(
         [*(t for t in mirror if t in users), *(t for t in users if t.parent != root / "tests"), *mirror]
     )
@@ -273,7 +290,8 @@ def survivors(chosen: list[Mutant], root: Path) -> Iterator[Mutant]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name) / "copy"
         copied(root, folder)
-        tests = {mutant.file: nearest_tests(mutant.file, folder) for mutant in chosen}
+        there = modules_by_test(folder)
+        tests = {mutant.file: nearest_tests(mutant.file, folder, there) for mutant in chosen}
         began = time.monotonic()
         if not passes(folder, dict.fromkeys(chain.from_iterable(tests.values()))):
             sys.exit(f"without any change, the tests fail:\n{(Path(name) / 'output').read_text()[-3000:]}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutants import ROOT, files_of, nearest_tests, passes, rooms, sample, survivors
+from bench.mutants import ROOT, files_of, modules_by_test, nearest_tests, passes, rooms, sample, survivors
 
 FILE = Path("src/flnl/toy/shares.py")
 SHARES = '''"""Shares."""
@@ -194,15 +194,17 @@ def test_every_change_can_be_compiled() -> None:
 
 
 def test_every_module_has_tests_near_it() -> None:
+    tests = modules_by_test(ROOT)
+
     def of(name: str) -> list[str]:
-        return nearest_tests(Path("src/flnl") / name, ROOT)
+        return nearest_tests(Path("src/flnl") / name, ROOT, tests)
 
     assert of("instruments/compare/names.py")[0] == "tests/products/test_compare_names.py"
     example, *files = of("methods/feddiv/noise_filter.py")
     assert example == "tests/test_doctests.py::test_examples_give_what_they_say[methods/feddiv/noise_filter.py]"
     assert files[0] == "tests/methods/feddiv/test_noise_filter.py"
     assert "tests/methods/feddiv/test_feddiv.py" in files, "tests of the same folder, which do not import it"
-    without = [file for room in rooms(ROOT) for file in files_of(room, ROOT) if not nearest_tests(file, ROOT)]
+    without = [file for room in rooms(ROOT) for file in files_of(room, ROOT) if not nearest_tests(file, ROOT, tests)]
     assert not [file for file in without if [*mutants.mutants((ROOT / file).read_text(), file)]]
 
 
