@@ -313,6 +313,12 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
         ("x,label", "1,", {}, r"row 1 has no label"),
         ("label", "a", {}, r"has no column of numbers beside those of label and client"),
         ("x,label", "1,b", {}, r"column 'label' has 1 class"),
+        (
+            "x,label",
+            "\n".join(f"1,{i / 8}" for i in range(21)),
+            {},
+            r"column 'label' has 22 values \('0\.0', '0\.125', '0\.25', \.\.\.\) in 22 training rows, and labels are cl",
+        ),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: str | bytes, changes: Any, reason: str):

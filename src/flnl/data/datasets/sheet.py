@@ -22,6 +22,8 @@ from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
 from flnl.storage.written_names import composed, in_order
 
 Columns = Mapping[str, Sequence[str]]
+MANY = 20
+"""Classes of which each may have one sample, as in a small file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +111,12 @@ class Sheet:
         classes = in_order({*train[self.label], *train[right], *test[right]})
         if len(classes) < 2:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
+        if len(classes) > max(MANY, len(train[self.label]) / 2):
+            some = ", ".join(map(repr, classes[:3]))
+            raise UserError(
+                f"{told}: column {self.label!r} has {len(classes)} values ({some}, ...) in {len(kept)} training rows, "
+                "and labels are classes, of which a model sees many examples each: dataset.label names their column"
+            )
         if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
             raise UserError(
                 f"{told}: the labels {_whole(twice[0])!r} and {twice[0]!r} are one number; write them alike"
