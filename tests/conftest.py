@@ -1,6 +1,7 @@
 """What all tests share: tiny settings, and an environment without accounts, caches and tracebacks."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def _no_traces_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: py
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # other processes run this checkout, too
     monkeypatch.setenv("FLNL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """Processes that tests start can be interrupted, also where a shell has started the tests in its background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
