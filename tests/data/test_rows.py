@@ -317,7 +317,7 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
             "x,label",
             "\n".join(f"1,{i / 8}" for i in range(21)),
             {},
-            r"column 'label' has 22 values \('0\.0', '0\.125', '0\.25', \.\.\.\) in 22 training rows, and labels are cl",
+            r"column 'label' has 22 values \('0\.0', '0\.125', '0\.25', \.\.\.\) in 22 training rows, and labels are",
         ),
     ],
 )

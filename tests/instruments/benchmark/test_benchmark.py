@@ -216,6 +216,18 @@ def test_a_search_is_by_trials_where_a_choice_of_the_rate_is_by_its_grid(
     assert all("train.lr=0.01,0.03,0.1" in words for words in (first, second))
 
 
+def test_a_run_that_failed_is_told_and_does_not_lower_the_ceiling_of_the_figure(results: Path) -> None:
+    page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    assert not page.failed
+    accuracy = page.scores[CEILING]["one"].accuracy
+    assert isinstance(accuracy, dict)
+    accuracy[4] = 45.9  # beside 91, 92, 93 and 95, half of whose median is 46
+    assert page.failed == ["clean_labels on one, seed 4 (45.9)"]
+    assert "count as all others: clean_labels on one, seed 4 (45.9)." in page.markdown()
+    (line,) = page.cost_figure().axes[0].lines
+    assert np.asarray(line.get_ydata(), float) == pytest.approx((92 + 93) / 2)
+
+
 def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
     page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
     shown = " ".join(text.get_text() for text in page.diagram().axes[0].texts).split()

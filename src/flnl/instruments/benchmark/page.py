@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from flnl.config.folders import CONF
@@ -72,6 +72,17 @@ class Page:
         """The ranked tasks of which an entry has no score."""
         return [task.name for task in self.noisy if task.name not in self.scores[entry.name]]
 
+    @property
+    def failed(self) -> list[str]:
+        """Runs with less than half of the median of their entry's seeds in the task, in words."""
+        return [
+            f"{name} on {task}, seed {seed} ({value:.1f})"
+            for name, of in self.scores.items()
+            for task, score in of.items()
+            for seed, value in score.accuracy.items()
+            if value < median(score.accuracy.values()) / 2
+        ]
+
     # ------------------------------------------------------------------------------------------------------------ text
 
     def markdown(self) -> str:
@@ -89,6 +100,7 @@ class Page:
             searched=self._ranking(self.standing_searched) if self.standing_searched.scores else "",
             harm=bool(self._clean),
             unfinished="; ".join(unfinished),
+            failed="; ".join(self.failed),
             blunt=self.standing.blunt,
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
@@ -175,10 +187,10 @@ class Page:
                 axis("{x:g}")
             axes.margins(x=0.1)
         if (ceiling := self.scores.get(CEILING)) and all(task.name in ceiling for task in self.noisy):
-            level = fmean(ceiling[task.name].mean for task in self.noisy)
+            level = fmean(median(ceiling[task.name].accuracy.values()) for task in self.noisy)
             axes.axhline(level, color=INK, lw=0.8, ls="--")
             axes.annotate(
-                "FedAvg on right labels",
+                "FedAvg on right labels, median over seeds",
                 (1, level),
                 (-4, 3),
                 textcoords="offset points",
