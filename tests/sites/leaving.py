@@ -11,6 +11,7 @@ import pkgutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_type_hints
 
@@ -68,13 +69,18 @@ OF_OTHERS_IN_AUDITS = {
 """By fields of a question of an audit."""
 
 
+@cache
+def methods() -> Mapping[str, Method]:
+    """All methods in their default settings, by name."""
+    return {name: method_of(compose.load([f"method={name}"]), []) for name in compose.options("method")}
+
+
 def table() -> str:
     """The rows, and below them what the types are that go up."""
     by_row: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     meanings: dict[str, str] = {}
-    for name in compose.options("method"):
-        method = method_of(compose.load([f"method={name}"]), [])
-        ups = _up(method)
+    for name, method in methods().items():
+        ups = going_up(method)
         meanings |= {_called(kind): _said(kind) for kind in ups}
         by_row[_kinds(ups, method), _all_down(method), _allowed(method)].append(name)
     order = sorted(by_row.items(), key=lambda row: (row[0][0] != NOTHING, row[0][1] != NOTHING, row[1]))
@@ -136,7 +142,7 @@ def _fields(of: Mapping[str, object]) -> str:
     return ", ".join(f"`{name}`" for name in of if name != "kind") or NOTHING
 
 
-def _up(method: Method) -> list[type]:
+def going_up(method: Method) -> list[type]:
     """The types that clients send beside their models."""
     acting = {name for stage in method.stages for name in stage.exchange}
     found = [kind for name in method.exchange if name in acting for kind in method.exchange[name].reports]

@@ -1,11 +1,15 @@
 """What the page of three hospitals says of what leaves a site is what the types say."""
 
+import re
 from dataclasses import make_dataclass
+from typing import get_type_hints
 
 import pytest
 
+from flnl.core.reported import SamplesPerClass
 from flnl.sites import messages
 from flnl.sites.audit_messages import Question
+from flnl.sites.traffic import meaning
 from tests.sites import leaving
 
 
@@ -35,6 +39,16 @@ def test_a_message_of_which_nothing_is_said_is_named(monkeypatch: pytest.MonkeyP
         )
         with pytest.raises(KeyError, match="peek"):
             leaving.messages()
+
+
+def test_what_counts_samples_by_class_says_so() -> None:
+    """Who approves a run reads the first sentence alone."""
+    up = {kind for method in leaving.methods().values() for kind in leaving.going_up(method)}
+    counting = {kind for kind in up if SamplesPerClass in get_type_hints(kind, include_extras=True).values()}
+    assert len(counting) > 3
+    assert [
+        kind for kind in counting if not re.search(r"number of samples of each class|count of each", meaning(kind))
+    ] == []
 
 
 def test_what_tells_of_labels_is_in_the_last_column() -> None:

@@ -12,7 +12,7 @@ from flnl.core.stored import stored
 
 @stored("ClassConfidence")
 class ClassConfidence:
-    """Sent to the server: of a client's samples of each class, the mean probability of their label."""
+    """Sent to the server: the client's number of samples of each class, and the mean probability of their label."""
 
     means: PerClass  # float64 [K], 0 for a class without samples
     counts: SamplesPerClass  # int64 [K]

@@ -29,7 +29,7 @@ from flnl.parts.messages import LastModel
 
 @stored("Reliability")
 class Reliability:
-    """Sent to the server after training: what neighbours are chosen by."""
+    """Sent to the server after training: how accurate the model is on the client's labels, and its answer to noise."""
 
     expertise: Share  # accuracy of the trained model on the client's own labels
     output: PerClass  # float64 [K], its logits on the noise image that all clients share

@@ -75,7 +75,10 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
 
 @stored("ClassSubspaces")
 class ClassSubspaces:
-    """Sent to the server by a clean client: what its features of each class look like. Zero where there are none."""
+    """Sent to the server by a clean client: its number of samples of each class, and what their features look like.
+
+    Zero where there are none.
+    """
 
     counts: SamplesPerClass  # int64 [K], samples with the label
     directions: Annotated[Tensor, Shaped("float", ("K", "d"))]  # the first right singular vectors
