@@ -137,6 +137,18 @@ def test_the_card_tells_how_far_people_agree(tmp_path: Path):
     assert "most people" not in page
 
 
+def test_all_labels_are_in_the_fingerprint_not_only_those_that_are_given(tmp_path: Path):
+    """Soft targets and audits read them, so that a run must not go on with others."""
+    words = ["dataset=arrays", f"dataset.root={tmp_path}", "dataset.labels=labels.csv", "noise=none"]
+    arrays(tmp_path, ["0,0,1,1", "1,1,1,1", "2,0,0,", "3,1,0,"])
+    one = from_config(compose.load([*words, "partition.num_clients=2"]))
+    arrays(tmp_path, ["0,0,1,1", "1,1,1,1", "2,0,0,", "3,1,0,1"])
+    other = from_config(compose.load([*words, "partition.num_clients=2"]))
+    assert one.given.tolist() == other.given.tolist()
+    assert one.dataset.fingerprint != other.dataset.fingerprint
+    assert one.fingerprint != other.fingerprint
+
+
 def test_keys_of_runs_stay():
     def key(*words: str) -> str:
         return identity.run_key(compose.resolved(compose.load(["dataset=arrays", *words])))

@@ -69,7 +69,7 @@ def assemble(
     if keep is not None:
         test, test_labels = test.take(keep), test_labels[keep]
         test_owners = None if test_owners is None else test_owners[keep]
-    arrays = (truth, given, clients, test_labels)
+    arrays = (truth, given, clients, test_labels, *(() if people is None else (people,)))
     names = train.digest_of_names(), test.digest_of_names()
     return Dataset(
         name=name,
