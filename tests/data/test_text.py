@@ -14,6 +14,7 @@ from flnl.core.errors import UserError
 from flnl.core.inputs import PAD, UNKNOWN
 from flnl.data.datasets import text as module
 from flnl.data.datasets.text import AgNews, Text, encoded, vocabulary, words
+from flnl.data.noise.instance import Instance
 from flnl.data.preparations import Tokens
 from flnl.engine.stacked.layers import Embedding
 from flnl.models.text import FastText, MeanEmbedding, masked_mean
@@ -105,6 +106,12 @@ def test_examples_are_texts_with_words():
     assert (ids.shape, ids.dtype) == ((3, 4), torch.int64)
     assert (ids > PAD).all()
     assert (ids < 9).all()
+
+
+def test_noise_that_follows_pixels_refuses_texts(tmp_path: Path):
+    sheet(tmp_path)
+    with pytest.raises(UserError, match=r"^noise=instance follows values .* numbers of words are none: set another"):
+        Instance(0.4, 0.1, "raw", "shared")(texts(tmp_path), 1)
 
 
 def news(root: Path, rows: list[str], **changes: Any) -> Any:

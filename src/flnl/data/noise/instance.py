@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Positive, Share
 from flnl.core.streams import stream
@@ -49,7 +50,16 @@ class Instance:
         return np.asarray(np.clip(q, 0.0, 1.0), np.float64)
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The given labels."""
+        """The given labels.
+
+        Raises:
+            UserError: if samples are texts.
+        """
+        if dataset.transform.kind == "tokens":
+            raise UserError(
+                "noise=instance follows values of pixels or columns, and the numbers of words are none: set another "
+                "noise, as noise=symmetric"
+            )
         truth, rng = true_labels(dataset), stream(seed, "noise")
         q, u = self.sample_rates(len(truth), rng), rng.random(len(truth))
         given = truth.copy()
