@@ -31,6 +31,7 @@ def test_encodings_separators_and_ends_of_lines(tmp_path: Path, encoding: str, s
         "path,label,,\na.jpg,ant,,\nb.jpg,bee,,\n,,,\n ,,,\n",
         "path,label\na.jpg,ant,\nb.jpg,bee, ,\n",  # blanks behind the last value
         "path,label,\na.jpg,ant\nb.jpg,bee,seen twice\n",  # a remark in a column without a name
+        " path , label\na.jpg,ant\nb.jpg,bee\n",  # blanks around the names of columns
     ],
 )
 def test_empty_cells_at_the_end_are_no_values(tmp_path: Path, text: str):

@@ -73,7 +73,7 @@ class CsvLines:
         self._reader = csv.reader(whole, delimiter=separator, skipinitialspace=skipinitialspace)
         if stated:
             next(self._reader)
-        header = next(self._reader, [])
+        header = [name.strip() for name in next(self._reader, [])]
         self._width = len(header)
         while header and not header[-1]:
             header.pop()
