@@ -148,8 +148,8 @@ def test_features_of_a_parquet_file_are_those_of_arrays(tmp_path: Path):
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(rows["x"])), 5)
     halves = pa.array([row.astype(np.float16) for row in rows["x"]])
     for x in (rows["x"], fixed, halves):
-        parquet(tmp_path / "features.parquet", **rows | {"x": x})
-        other = features(tmp_path, file="features.parquet")
+        parquet(tmp_path / "F.PARQUET", **rows | {"x": x})
+        other = features(tmp_path, file="F.PARQUET")
         if x is halves:
             assert other.train.pixels.dtype == torch.float16
             continue
@@ -364,6 +364,8 @@ def test_labels_that_look_equal_are_one_class(tmp_path: Path):
 def test_other_kinds_of_files_are_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"a\.xlsx is an Excel file: write it as a CSV or parquet file"):
         table(tmp_path, file="a.xlsx")
+    with pytest.raises(UserError, match=r"A\.XLSX is an Excel file: write it as a CSV or parquet file"):
+        table(tmp_path, file="A.XLSX")
     with pytest.raises(UserError, match=r"nowhere\.csv cannot be read .*; a relative path begins at dataset\.root$"):
         table(tmp_path, file="nowhere.csv")
 
@@ -379,6 +381,8 @@ def test_tables_of_parquet_are_those_of_csv(tmp_path: Path):
         one, other = (table(tmp_path, file=f"t.{kind}", client="clinic") for kind in ("csv", "parquet"))
         assert other.fingerprint == one.fingerprint
         assert other.client_names == one.client_names == ("north", "south")
+    parquet(tmp_path / "T.PARQUET", **columns)
+    assert table(tmp_path, file="T.PARQUET", client="clinic").fingerprint == one.fingerprint
     parquet(tmp_path / "t.parquet", **columns | {"x": [None, *x[1:]]})
     with pytest.raises(UserError, match=r"column 'x' has '', which is no number"):
         table(tmp_path, file="t.parquet", client="clinic")

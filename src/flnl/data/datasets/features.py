@@ -51,7 +51,7 @@ class Features:
         """
         root = expand(self.root)
         path = root / Path(self.file).expanduser()
-        arrays = feature_arrays(path) if path.suffix in SUFFIXES else load(path)
+        arrays = feature_arrays(path) if path.suffix.lower() in SUFFIXES else load(path)
         train, test = (stored(arrays[name], f"dataset.file: {name} of {path}") for name in ("x_train", "x_test"))
         if train.shape != test.shape:
             raise UserError(

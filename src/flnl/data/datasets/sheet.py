@@ -164,11 +164,12 @@ def read_columns(path: Path, told: str) -> dict[str, Sequence[str]]:
     Raises:
         UserError: if the file cannot be read, or is another kind of table.
     """
-    if path.suffix in (".xlsx", ".xls"):
+    suffix = path.suffix.lower()
+    if suffix in (".xlsx", ".xls"):
         raise UserError(
             f"{told} is an Excel file: write it as a CSV or parquet file, as by pandas.read_excel(...).to_csv(...)"
         )
-    columns = text_columns(path, told) if path.suffix in SUFFIXES else _csv_columns(path, told)
+    columns = text_columns(path, told) if suffix in SUFFIXES else _csv_columns(path, told)
     if not any(columns.values()):
         raise UserError(f"{told} has no rows")
     return {**columns}
