@@ -329,6 +329,18 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, header: str, row: st
         table(tmp_path, **changes)
 
 
+def test_who_holds_rows_for_testing_alone_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write(
+        tmp_path / "table.csv", "x,label,clinic", [f"{i},{'ab'[i % 2]},{'one' if i == 10 else 'h'}" for i in range(20)]
+    )
+    assert table(tmp_path, client="clinic").client_names == ("h",)  # every fifth row of a class is for testing
+    assert "table.csv: all rows of one are for testing, so that no client is called so" in caplog.text
+    caplog.clear()
+    write(tmp_path / "test.csv", "x,label,clinic", ["1,a,new"])
+    assert table(tmp_path, client="clinic", test="test.csv").client_names == ("h", "one")
+    assert "for testing" not in caplog.text
+
+
 def test_labels_of_a_file_are_given_in_place_of_the_columns(tmp_path: Path):
     """Their samples are called by the rows of the sheet, from 0, as those of the run's files are."""
     write(tmp_path / "table.csv", "x,label,clinic", [f"{i},{'ab'[i % 2]},h{i % 3}" for i in range(20)])

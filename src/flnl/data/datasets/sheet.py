@@ -1,6 +1,7 @@
 """CSV and parquet files, of which columns are labels and owners, and others inputs."""
 
 import csv
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Neutral, PathText, PositiveCount
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file, some
 from flnl.data.datasets.parquet import SUFFIXES, text_columns
 from flnl.data.owners import Owners
 from flnl.data.votes import Vote
 from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
 from flnl.storage.written_names import composed, in_order
+
+log = logging.getLogger(__name__)
 
 Columns = Mapping[str, Sequence[str]]
 MANY = 20
@@ -112,9 +115,9 @@ class Sheet:
         if len(classes) < 2:
             raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
         if len(classes) > max(MANY, len(train[self.label]) / 2):
-            some = ", ".join(map(repr, classes[:3]))
+            few = ", ".join(map(repr, classes[:3]))
             raise UserError(
-                f"{told}: column {self.label!r} has {len(classes)} values ({some}, ...) in {len(kept)} training rows, "
+                f"{told}: column {self.label!r} has {len(classes)} values ({few}, ...) in {len(kept)} training rows, "
                 "and labels are classes, of which a model sees many examples each: dataset.label names their column"
             )
         if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
@@ -133,6 +136,13 @@ class Sheet:
             if self.client in test:
                 theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
                 test_owners = owners.numbers_of(theirs.names)[theirs.number]
+                if self.test is None and (lost := [one for one in theirs.names if one not in owners.names]):
+                    log.warning(
+                        "%s: all rows of %s are for testing, so that no client is called so; dataset.test names a file "
+                        "of test rows instead",
+                        told,
+                        some(lost),
+                    )
         return Divided(
             train,
             test,
