@@ -303,6 +303,7 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
         ("x,label", "red,a", {}, r"column 'x' has 'red', which is no number: write categories as numbers"),
         ("x,label", ",a", {}, r"column 'x' has '', which is no number"),
         ("x,label", "nan,a", {}, r"column 'x' has 'nan', which is no number"),
+        ("x,label", '"2,5",a', {}, r"column 'x' has '2,5': write decimals with a point$"),
         ("x,label", "1e99,a", {}, r"file: .*column 'x' has '1e99', which is not finite as float32$"),
         ("x,label", "-inf,a", {}, r"column 'x' has '-inf', which is not finite as float32$"),
         ("x,label", "1_0,a", {}, r"column 'x' has '1_0', which is no number"),

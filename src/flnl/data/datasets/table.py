@@ -124,6 +124,8 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
             values[row, d] = number = _number(text)
             if abs(number) > FLOAT32:
                 raise UserError(f"{told}: column {name!r} has {text!r}, which is not finite as float32")
+            if not isfinite(number) and isfinite(_number(text.replace(",", "."))):
+                raise UserError(f"{told}: column {name!r} has {text!r}: write decimals with a point")
             if not isfinite(number):
                 raise UserError(
                     f"{told}: column {name!r} has {text!r}, which is no number: write categories as numbers, fill in"
