@@ -352,6 +352,11 @@ def test_labels_of_a_file_are_given_in_place_of_the_columns(tmp_path: Path):
     assert data.given.tolist() == [1 - i % 2 for i in train] == (1 - data.truth).tolist()
     assert data.people.shape == (2, 16)
     assert data.clients.tolist() == [i % 3 for i in train]
+    write(tmp_path / "labels.csv", "id,label,label_2", [f"{i},,{'ba'[i % 2]}" for i in range(20)])
+    assert table(tmp_path, client="clinic", labels="labels.csv", vote="majority").given.tolist() == data.given.tolist()
+    write(tmp_path / "labels.csv", "id,label", [f"{i},a" for i in range(21)])  # there is no row 20
+    with pytest.raises(UserError, match=r"line 22 of .*labels\.csv: there is no training sample '20'"):
+        table(tmp_path, client="clinic", labels="labels.csv")
     write(tmp_path / "labels.csv", "id,label,client", [f"{i},b,n" for i in train])
     unknown = table(tmp_path, client="clinic", labels="labels.csv", truth=None)
     assert (unknown.truth, {*unknown.given.tolist()}, unknown.client_names) == (None, {1}, ("n",))

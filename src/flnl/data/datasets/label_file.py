@@ -5,7 +5,7 @@ Every sample has exactly one line; errors name the line.
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,12 @@ MOST = 1000
 
 
 def read_label_file(
-    path: Path, column: str, samples: Sequence[str], classes: Sequence[str], vote: Vote = "first"
+    path: Path,
+    column: str,
+    samples: Sequence[str],
+    classes: Sequence[str],
+    vote: Vote = "first",
+    passed_over: Collection[str] = (),
 ) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
@@ -64,6 +69,7 @@ def read_label_file(
         samples: the training samples, in the order of the result.
         classes: the names of the classes.
         vote: which of several labels is given.
+        passed_over: samples that are not for training; their lines are not read.
 
     Raises:
         UserError: if the file cannot be read; if a sample is unknown, duplicated or missing; if a label is not a
@@ -86,6 +92,8 @@ def read_label_file(
     for number, row in rows:
         where = f"dataset.labels: line {number} of {path}"
         place = position.find(row[column])
+        if place is None and row[column].strip() in passed_over:
+            continue
         if place is None:
             hint = "; the file should be encoded as UTF-8" if undecoded(row[column]) else ""
             raise UserError(f"{where}: there is no training sample {row[column]!r}{hint}")

@@ -45,7 +45,7 @@ class Sheet:
     The test rows are those of a second file, or of the samples of each class every ``test_every``-th, beginning with
     the first. ``truth`` is the column with the correct labels: that of the labels if these are correct, null if none.
     ``labels`` is a label file whose labels are given in place of the column's; samples are called by their row of the
-    sheet, from 0.
+    sheet, from 0, and lines of rows for testing are passed over.
     """
 
     name: str
@@ -127,7 +127,8 @@ class Sheet:
         ids = tuple(map(str, kept.tolist()))
         held = None if self.truth == self.label else LabelFile(numbered(train[self.label], classes), None, None)
         if self.labels is not None:
-            held = read_label_file(root / Path(self.labels).expanduser(), "id", ids, classes, self.vote)
+            tested_ids = {*map(str, range(len(read[right])))} - {*ids}
+            held = read_label_file(root / Path(self.labels).expanduser(), "id", ids, classes, self.vote, tested_ids)
         known = None if self.truth is None else numbered(train[self.truth], classes)
         truth, given = choose_labels("none" if known is None else "truth", "truth", known, held, self.vote)
         owners, test_owners = held.owners if held else None, None
