@@ -30,7 +30,7 @@ def read_annotators(path: Path) -> Owners:
     """
     where = f"partition.path={path}"
     if not path.is_file():
-        raise UserError(f"{where}: no such file; get {NAME} from {ORIGIN} (folder data)")
+        raise UserError(f"{where}: no such file; get {NAME} from {ORIGIN}")
     try:
         with opened(path) as file:
             lines = CsvLines(file, skipinitialspace=True)
