@@ -17,7 +17,7 @@ from statistics import fmean, median
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
-from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark import definition, entries, standing
 from flnl.instruments.benchmark import page as benchmark
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import rendered, scales
@@ -219,6 +219,11 @@ def benchmarked() -> benchmark.Page:
     return benchmark.Page(newest, [*entries.entries(newest)], entries.RESULTS / newest.version)
 
 
+def highest(scores: standing.Ranked, task: str) -> str:
+    """The entry with the highest mean in a task."""
+    return max(scores, key=lambda name: scores[name][task].mean)
+
+
 def order(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Spearman's coefficient over the rows that both have."""
     common = [name for name in one if name in other]
@@ -249,7 +254,7 @@ def page(template: str) -> str:
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
     cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed)
-    known = (*cells, ranks, others, order, sure, seeds_apart, benchmarked)
+    known = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
     environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
