@@ -15,7 +15,11 @@ from flnl.console.suggestions import instead
 from flnl.core.errors import UserError
 
 FOLDER = CONF / "benchmark"
-TIERS = {"S": "a run of FedAvg takes up to some two minutes of a core", "M": "ten minutes of a core a run", "L": "a GPU"}
+TIERS = {
+    "S": "a run of FedAvg takes up to some two minutes of a core",
+    "M": "ten minutes of a core a run",
+    "L": "a GPU",
+}
 STRICT = ConfigDict(extra="forbid")
 
 
