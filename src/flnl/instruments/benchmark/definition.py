@@ -63,6 +63,11 @@ class Benchmark:
         """The key that ruleset A chooses."""
         return self.grid.partition("=")[0]
 
+    @property
+    def rates(self) -> list[str]:
+        """Its values."""
+        return self.grid.partition("=")[2].split(",")
+
     def chosen(self, names: Sequence[str] = (), tier: str | None = None) -> list[Task]:
         """The tasks with these names, or all of a tier, or all.
 

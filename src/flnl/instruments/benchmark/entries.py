@@ -107,9 +107,8 @@ def entries(benchmark: Benchmark, results: Path = RESULTS) -> Iterator[Entry]:
     """
     for file in sorted((results / benchmark.version).glob(f"*/{SCORES}")):
         tuned = Tuned.load(file)
-        entry = Entry(file.parent.name, file.parent, tuned)
-        most = benchmark.trials if entry.searched(benchmark) else len(benchmark.grid.split(","))
-        fair = all(len(study.trials) <= most for study in tuned.studies)
+        tried = [trial.values.get(benchmark.rate) for study in tuned.studies for trial in study.trials]
+        fair = {*tried} <= {*benchmark.rates} and all(len(study.trials) <= benchmark.trials for study in tuned.studies)
         if tuned.measure != "validation" or tuple(tuned.seeds) != benchmark.tuning_seeds or not fair:
             raise UserError(f"{file} was not made by the rules of version {benchmark.version}")
-        yield entry
+        yield Entry(file.parent.name, file.parent, tuned)
