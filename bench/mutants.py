@@ -15,7 +15,6 @@ import argparse
 import ast
 import copy
 import datetime
-import itertools
 import os
 import random
 import re
@@ -222,7 +221,7 @@ def modules_by_test(root: Path) -> dict[Path, set[str]]:
 
 def _named(text: str) -> Iterator[str]:
     for dotted in re.findall(r"\bflnl(?:\.\w+)*", text):
-        yield from itertools.accumulate(dotted.split("."), "{}.{}".format)
+        yield from accumulate(dotted.split("."), "{}.{}".format)
     for package, names in re.findall(r"\bfrom (flnl(?:\.\w+)*) import ([^\n]*)", text):
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
 

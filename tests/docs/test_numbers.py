@@ -245,12 +245,17 @@ NUMBER = r"(?<![\d.])\d\d\.\d{1,2}(?!\d)"
 CARDS = [path for path in sorted((ROOT / "docs" / "methods").glob("*.md")) if "](../../results/" in path.read_text()]
 
 
+def measurements(card: Path) -> str:
+    """A card's section of them, without the lines that ``test_cards`` holds to the runs; empty if it has none."""
+    section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text() + "\n## Measurements\n")[1].split("\n## ")[0]
+    kept = "](../../bench/results/card_runs.csv)" in section
+    return re.sub(r"(?m)^\| `method=.*", "", section) if kept else section
+
+
 @pytest.mark.parametrize("card", CARDS, ids=lambda path: path.stem)
 def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> None:
     """What its measurements show with two digits, as tables on images do."""
-    section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text())[1].split("\n## ")[0]
-    if "](../../bench/results/card_runs.csv)" in section:
-        section = re.sub(r"(?m)^\| `method=.*", "", section)  # ``test_cards`` holds these lines to the runs
+    section = measurements(card)
     linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
     found = {number for name in linked for number in re.findall(TWO_DIGITS, (ROOT / name).read_text())}
     assert {*re.findall(TWO_DIGITS, section)} <= found
@@ -259,9 +264,7 @@ def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> No
 @pytest.mark.parametrize("card", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda path: path.stem)
 def test_a_card_has_no_accuracy_without_a_record(card: Path) -> None:
     """All are in a linked table, a row of the method or of FedAvg in the comparison, or its file."""
-    section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text() + "\n## Measurements\n")[1].split("\n## ")[0]
-    if "](../../bench/results/card_runs.csv)" in section:
-        section = re.sub(r"(?m)^\| `method=.*", "", section)  # ``test_cards`` holds these lines to the runs
+    section = measurements(card)
     linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
     own = re.findall(rf"(?m)^\| (?:{card.stem}|fedavg) \|.*", COMPARISON.read_text())
     audits = ["docs/audit_measured.md"] if "](../audit_measured.md#on-cifar-10)" in section else []

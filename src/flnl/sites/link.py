@@ -484,13 +484,14 @@ class Link:
     def _held(self, job: ClientJob[Any], task: ClientTask, said: Mapping[str, Any]) -> ClientState:
         """What the server holds of a client's state: the handle, numbers of its labels, and what exchanges mirror."""
         nothing = Kept("")
-        kept = task.state.extras.get(Kept) or nothing
-        if task.client in self._lost:
-            del self._lost[task.client]
-            kept = nothing
-        kept = replace(kept, handle=said["kept"])
-        if isinstance(job, Correct):
-            kept = Kept(said["kept"], said["relabelled"], said["changed"])
+        before = nothing if task.client in self._lost else task.state.extras.get(Kept) or nothing
+        self._lost.pop(task.client, None)
+        corrected = isinstance(job, Correct)
+        kept = (
+            Kept(said["kept"], said["relabelled"], said["changed"])
+            if corrected
+            else replace(before, handle=said["kept"])
+        )
         mirrored = [value for value in task.state.extras if not isinstance(value, Kept)]
         return ClientState(extras=Payload(*mirrored, *([kept] if kept != nothing else [])))
 

@@ -15,7 +15,7 @@ from flnl.data.datasets.arrays import labelled, load, texts_of
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import FROM_ROOT
-from flnl.data.datasets.parquet import SUFFIXES, feature_arrays
+from flnl.data.datasets.parquet import feature_arrays, is_parquet
 from flnl.data.datasets.rows import RowTexts, Scaling, prepared, stored
 from flnl.data.votes import Vote
 from flnl.storage.csv_lines import CsvLines, opened
@@ -51,7 +51,7 @@ class Features:
         """
         root = expand(self.root)
         path = root / Path(self.file).expanduser()
-        arrays = feature_arrays(path) if path.suffix.lower() in SUFFIXES else load(path)
+        arrays = feature_arrays(path) if is_parquet(path) else load(path)
         train, test = (stored(arrays[name], f"dataset.file: {name} of {path}") for name in ("x_train", "x_test"))
         if train.shape != test.shape:
             raise UserError(

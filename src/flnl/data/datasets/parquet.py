@@ -18,12 +18,16 @@ from flnl.storage.written_names import composed, in_order
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIXES = (".parquet", ".pq")
 SPLITS = ("train", "test")
 ARRAYS = {"y_train": ("y", "train"), "y_test": ("y", "test")} | {
     name: (name, "train") for name in ("y_given", "owners", "clients", "ids")
 }
 """From which column, and from the rows of which split, an array is."""
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the file is one by its name."""
+    return path.suffix.lower() in (".parquet", ".pq")
 
 
 def text_columns(path: Path, told: str) -> dict[str, list[str]]:

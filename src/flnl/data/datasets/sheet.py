@@ -16,8 +16,8 @@ from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Neutral, PathText, PositiveCount
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file, some
-from flnl.data.datasets.parquet import SUFFIXES, text_columns
-from flnl.data.owners import Owners
+from flnl.data.datasets.parquet import is_parquet, text_columns
+from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.votes import Vote
 from flnl.storage.csv_lines import UNNAMED, CsvLines, opened, undecoded
 from flnl.storage.written_names import composed, in_order
@@ -136,8 +136,9 @@ class Sheet:
             owners = owners or _owners(train[self.client], f"{told}: column {self.client!r}")
             if self.client in test:
                 theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
-                test_owners = owners.numbers_of(theirs.names)[theirs.number]
-                if self.test is None and (lost := [one for one in theirs.names if one not in owners.names]):
+                place = owners.numbers_of(theirs.names)
+                test_owners = place[theirs.number]
+                if self.test is None and (lost := [theirs.names[i] for i in np.flatnonzero(place == LEFT_OUT)]):
                     log.warning(
                         "%s: all rows of %s are for testing, so that no client is called so; dataset.test names a file "
                         "of test rows instead",
@@ -175,12 +176,11 @@ def read_columns(path: Path, told: str) -> dict[str, Sequence[str]]:
     Raises:
         UserError: if the file cannot be read, or is another kind of table.
     """
-    suffix = path.suffix.lower()
-    if suffix in (".xlsx", ".xls"):
+    if path.suffix.lower() in (".xlsx", ".xls"):
         raise UserError(
             f"{told} is an Excel file: write it as a CSV or parquet file, as by pandas.read_excel(...).to_csv(...)"
         )
-    columns = text_columns(path, told) if suffix in SUFFIXES else _csv_columns(path, told)
+    columns = text_columns(path, told) if is_parquet(path) else _csv_columns(path, told)
     if not any(columns.values()):
         raise UserError(f"{told} has no rows")
     return {**columns}
