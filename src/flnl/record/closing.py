@@ -14,6 +14,7 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
     evaluations, and ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
+    ``best_mean_10`` is the highest mean of ten in a row: what the last ones lack of it has been forgotten;
     ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are
     none if a model was not tested, as where a server has no test set.
     """
@@ -22,7 +23,14 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     accuracies = [e["accuracy"] for e in evaluations]
     if not accuracies or any(one is None or math.isnan(one) for one in accuracies):
         return {}
-    metrics = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
+    means = [float(np.mean(accuracies[end - 10 : end])) for end in range(10, len(accuracies))]
+    last = float(np.mean(accuracies[-10:]))
+    metrics = {
+        "best": max(accuracies),
+        "last": accuracies[-1],
+        "mean_last_10": last,
+        "best_mean_10": max([*means, last]),
+    }
     if all("validation_accuracy" in e for e in evaluations):
         held_out = [e["validation_accuracy"] for e in evaluations]
         metrics["at_best_validation"] = accuracies[int(np.argmax(held_out))]

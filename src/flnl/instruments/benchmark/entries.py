@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
@@ -38,6 +38,16 @@ class Score:
     def mean(self) -> float:
         """Over seeds."""
         return fmean(self.accuracy.values())
+
+    @property
+    def memorised(self) -> float | None:
+        """How far m10 lies below the best mean of ten evaluations in a row, in points.
+
+        The median over seeds; None if a run has not recorded it.
+        """
+        runs = [trace.metrics for trace in self.traces.values()]
+        lost = [100 * (run["best_mean_10"] - run[MEASURE]) for run in runs if "best_mean_10" in run]
+        return median(lost) if len(lost) == len(self.accuracy) else None
 
     def cost(self, name: str) -> float | None:
         """The mean of one of ``flnl.record.trace.COSTS`` over seeds; None if a run has none."""

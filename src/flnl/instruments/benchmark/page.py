@@ -106,7 +106,11 @@ class Page:
             costs=self._costs(),
             cost_figure=len(self.standing.scores) > 1,
             machines=", ".join(self._machines()) or "not recorded",
-            tasks=[(task, self._of_task(task)) for task in self.benchmark.tasks.values() if self._has(task)],
+            tasks=[
+                (task, self._of_task(task), self._admission(task))
+                for task in self.benchmark.tasks.values()
+                if self._has(task)
+            ],
             tiers=TIERS,
         )
         return text.rstrip() + "\n"
@@ -148,6 +152,17 @@ class Page:
         if ceiling is not None and not task.clean:
             rows.insert(0, ["FedAvg on right labels", _spread(ceiling), "", literal(ceiling.rate)])
         return grid(["entry", "accuracy, %", "beside FedAvg", "chosen"], rows, "lrrl")
+
+    def _admission(self, task: Task) -> str:
+        """What FedAvg can win in a noisy task, and what it loses there by learning wrong labels by heart."""
+        ceiling, fedavg = (self.scores.get(name, {}).get(task.name) for name in (CEILING, FEDAVG))
+        said = []
+        if ceiling is not None and fedavg is not None and not task.clean:
+            won = median(ceiling.accuracy.values()) - median(fedavg.accuracy.values())
+            said.append(f"With right labels FedAvg is {won:.1f} points higher (medians over seeds).")
+        if fedavg is not None and not task.clean and (lost := fedavg.memorised) is not None:
+            said.append(f"Its last ten evaluations are {lost:.1f} points below its best ten in a row.")
+        return " ".join(said)
 
     # --------------------------------------------------------------------------------------------------------- figures
 
