@@ -5,7 +5,7 @@ import json
 import re
 from itertools import chain
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import pytest
 import yaml
@@ -220,12 +220,12 @@ def test_evidence_names_the_methods_whose_constants_are_set_by_the_noise() -> No
     assert "DivideMix's λ_u and centralised JointOpt's β are set by the level of the noise" in text
 
 
-def walls(method: str) -> list[float]:
-    """How long the runs of a row of the papers' tables at ``lenet`` took, in seconds."""
-    lenet = ROOT / "results" / "lenet"
-    rows = chain.from_iterable(numbers(file) for file in lenet.glob("*_[0-9]*.csv"))
-    names = {*chain.from_iterable(json.loads(row["records"]) for row in rows if row["row"] == method)}
-    runs = run_record.load(lenet)
+def walls(method: str, scale: str = "lenet", tables: str = "*_[0-9]*") -> list[float]:
+    """How long the runs of a row of the papers' tables at a scale took, in seconds."""
+    folder = ROOT / "results" / scale
+    rows = chain.from_iterable(numbers(file) for file in folder.glob(f"{tables}.csv"))
+    names = {*chain.from_iterable(json.loads(row["records"] or "[]") for row in rows if row["row"] == method)}
+    runs = run_record.load(folder)
     return [runs[name].record.wall_time_s or 0.0 for name in names]
 
 
@@ -237,6 +237,36 @@ def test_pages_have_the_times_of_the_runs_on_real_images() -> None:
     assert f"it took {min(both) / 60:.0f} to {max(both) / 60:.0f} minutes" in prose(cards / "co_teaching.md")
     dividemix = walls("DivideMix")
     assert f"took {min(dividemix) / 60:.0f} to {max(dividemix) / 60:.0f} minutes" in prose(cards / "dividemix.md")
+
+
+def test_pages_have_the_times_of_the_runs_on_digits() -> None:
+    tables, cards = prose(ROOT / "docs" / "tables.md"), ROOT / "docs" / "methods"
+    times = [run.record.wall_time_s or 0.0 for run in run_record.load(SMALL).values()]
+    assert f"the papers' in {sum(times) / 2 / 60:.0f} minutes on two cores" in tables
+    slower = {}
+    for method, paper in (("DivideMix", "fedcorr"), ("Co-teaching", "fedpeer")):
+        of = (walls(row, "small", f"{paper}_[0-9]*") for row in (method, "FedAvg"))
+        slower[method] = median(next(of)) / median(next(of))
+    told = "DivideMix took {DivideMix:.0f} times as long as FedAvg in FedCorr's tables, Co-teaching {Co-teaching:.1f}"
+    assert told.format(**slower) in tables
+    dividemix, fedavg = (walls(row, "small", "fedcorr_2") for row in ("DivideMix", "FedAvg"))
+    told = (
+        f"took {min(dividemix):.0f} to {max(dividemix):.0f} s where FedAvg's, which stacks, took {median(fedavg):.1f} s"
+    )
+    assert told in prose(cards / "dividemix.md")
+    co_teaching, fedavg = (walls(row, "small", "fedpeer_1") for row in ("Co-teaching", "FedAvg"))
+    told = f"{min(co_teaching):.1f} to {max(co_teaching):.1f} s, FedAvg's {min(fedavg):.1f} to {max(fedavg):.1f} s"
+    assert told in prose(cards / "co_teaching.md")
+
+
+def test_pages_have_the_times_of_runs_at_the_papers_scale_and_of_the_benchmark() -> None:
+    hours = sum(walls("FedCorr with LeNet-5", "paper")) / 3600
+    assert f"(../results/paper/fedcorr_10.md) {hours:.0f} hours on a CPU" in prose(ROOT / "docs" / "tables.md")
+    scores = ((ROOT / "results" / "benchmark" / "2026.1" / name) for name in ("fedavg", "clean_labels"))
+    texts = ((folder / "scores.json").read_text() for folder in scores)
+    times = [float(one) for text in texts for one in re.findall(r'"cpu_time_s": ([\d.]+)', text)]
+    told = f"has taken FedAvg {min(times):.0f} to {max(times):.0f} seconds of a core"
+    assert told in prose(ROOT / "docs" / "benchmark.md")
 
 
 ONE_DIGIT = r"(?<![\d.])\d\d\.\d(?!\d)"
