@@ -141,7 +141,7 @@ def test_a_label_that_is_certainly_wrong_has_a_low_entropy_score(own: float) -> 
 
 
 def test_wrong_labels_under_a_confident_model_rank_first() -> None:
-    """Logistic regression of the digits, hardly regularised, five folds, 5 % wrong labels."""
+    """Logistic regression of the digits, hardly regularised, five folds, 5 % wrong labels; docs/audit_measured.md."""
     images, true = load_digits(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=1e4, max_iter=1000))
     probabilities = cross_val_predict(model, images, true, cv=5, method="predict_proba")
@@ -152,7 +152,7 @@ def test_wrong_labels_under_a_confident_model_rank_first() -> None:
             average_precision((given != true)[np.argsort(label_scores(score, given, probabilities), kind="stable")])
             for score in ("self_confidence", "confidence_weighted_entropy")
         ]
-        assert min(ranked) > 0.8, ranked
+        assert (ranked[0] > 0.905, ranked[1] > 0.835) == (True, True), ranked
 
 
 def test_a_probability_a_little_outside_the_unit_interval_has_a_score() -> None:

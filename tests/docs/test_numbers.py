@@ -348,6 +348,30 @@ def test_the_page_of_the_audit_has_its_records_on_images(file: str, first: str, 
         ]
 
 
+def test_what_to_expect_of_an_audit_is_in_its_records() -> None:
+    """Of a run of FedAvg, by the window: means over seeds."""
+    bench = ROOT / "bench" / "results"
+    of_window = {"method": "fedavg", "probabilities": "window", "score": "self_confidence", "prior": "0.25"}
+    found = []
+    for name, noise, labels in (
+        ("label_audit_writers", "fedcorr", 1437),
+        ("noisy_photos", "anywhere", None),
+        ("label_audit", "symmetric", 10_000),
+        ("label_audit_texts", "fedcorr", 2400),
+    ):
+        wanted = of_window | {"noise": noise}
+        kept = [
+            row
+            for row in numbers(bench / f"{name}.csv")
+            if all(row.get(key, value) == value for key, value in wanted.items())
+        ]
+        wrong = fmean(values(kept, "errors")) / labels if labels else fmean(values(kept, "wrong_given"))
+        right = fmean(values(kept, "test_accuracy" if labels else "accuracy"))
+        ranked = (short(values(kept, key)) for key in ("average_precision", "issues_precision", "issues_recall"))
+        found.append([f"{100 * wrong:.0f} %", f"{100 * right:.0f} %", *ranked])
+    assert [row[1:] for row in rows((ROOT / "docs" / "audit.md").read_text(), "data")] == found
+
+
 def values(records: list[dict[str, str]], column: str) -> list[float]:
     """The numbers that a column has."""
     return [float(row[column]) for row in records if row[column]]
