@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
 from math import isclose
 from statistics import fmean, median
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -43,6 +44,13 @@ class ContradictedError(Exception):
 def lines(table: str, scale: str) -> Sequence[Line]:
     """The lines of a table's CSV file at a scale: a cell each."""
     with (RESULTS / scale / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@cache
+def measured(name: str) -> Sequence[Line]:
+    """The lines of a file of ``bench/results``: a run each."""
+    with (ROOT / "bench" / "results" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -199,11 +207,9 @@ def seeds_apart() -> tuple[float, float]:
     Returns:
         the largest range over seeds of a method's last accuracy, and of its distance from FedAvg's.
     """
-    with (ROOT / "bench" / "results" / "label_audit.csv").open(newline="", encoding="utf-8") as file:
-        last = {
-            (row["noise"], row["method"], row["seed"]): 100 * float(row["test_accuracy"])
-            for row in csv.DictReader(file)
-        }
+    last = {
+        (row["noise"], row["method"], row["seed"]): 100 * float(row["test_accuracy"]) for row in measured("label_audit")
+    }
     runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for (noise, method, seed), accuracy in last.items():
         if method != "pooled":
@@ -253,9 +259,9 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, warmed)
-    known = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
-    environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
+    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, warmed)
+    known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
+    environment.globals |= {one.__name__: one for one in (*known, min, max, abs, dict, float)}
     return environment.get_template(template).render()
 
 

@@ -89,6 +89,7 @@ docs/own_data_measured
 docs/audit_measured
 docs/comparison
 docs/benchmark
+docs/costs
 docs/readings
 docs/benchmarks
 results/README
