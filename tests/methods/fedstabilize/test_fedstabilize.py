@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flnl.config import compose
 from flnl.core.findings import NoisyClients, Scalar, SuspectedSamples
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Clock
 from flnl.core.parts import Setting
@@ -283,3 +284,18 @@ def test_a_network_without_room_for_prototypes_is_refused(part: Any) -> None:
 def test_a_stage_without_a_comparison_is_said() -> None:
     assert EXCHANGE.caution(Setting({0: 10}, LENGTHS, ONE_STEP, "method.exchange.x")) is None
     assert "nobody is noisy" in str(EXCHANGE.caution(Setting({0: 10}, (1, 0, 3), ONE_STEP, "method.exchange.x")))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        *(("cifar10", (40, 950, 0.6, 0.03, 10)), ("cifar100", (90, 900, 0.5, 0.01, 10))),
+        ("clothing1m", (50, 100, 0.6, 0.001, 16)),
+    ],
+)
+def test_settings_of_the_readme(protocol: str, expected: tuple[float, ...]) -> None:
+    """T1, T2, θ, the rate, and samples in a batch."""
+    cfg = compose.load(["method=fedstabilize", f"protocol={protocol}"])
+    stages, theta = cfg.method.stages, cfg.method.exchange.by_prototypes.threshold
+    found = (stages.warmup.rounds, stages.usual.rounds, theta, cfg.train.lr, cfg.train.batch_size)
+    assert found == expected
