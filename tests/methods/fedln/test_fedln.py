@@ -108,6 +108,11 @@ def test_a_weight(share: float, effect: str, expected: float) -> None:
     assert found.tolist() == [20.0, pytest.approx(expected)]
 
 
+def test_without_a_noisy_sample_all_count_whatever_the_threshold() -> None:
+    found = weights(np.array([0.0, 0.1]), np.full(2, 20.0), threshold=0.0, keep=0.1, effect="min")
+    assert found.tolist() == [20.0, 2.0]
+
+
 def test_if_nobody_had_a_weight_samples_count() -> None:
     all_noisy = weights(np.ones(2), np.array([3.0, 7.0]), threshold=0.15, keep=0.1, effect="min")
     assert all_noisy.tolist() == [3.0, 7.0]

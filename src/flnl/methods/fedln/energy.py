@@ -48,10 +48,11 @@ def noisy_shares(sent: Mapping[int, Energies], percentile: float, suspects: Susp
 def weights(shares: Array, samples: Array, *, threshold: Share, keep: Share, effect: Effect) -> Array:
     """The weight of each client, from its share of noisy samples [m] and its number of samples [m].
 
-    Below ``threshold`` it is the number n of samples. From there on, it is the smaller one of ``keep · n`` and the
-    number of samples that are not noisy (``effect=max``: the larger one). All n if otherwise all would be 0.
+    Below ``threshold``, and without a noisy sample, it is the number n of samples. From there on, it is the smaller one
+    of ``keep · n`` and the number of samples that are not noisy (``effect=max``: the larger one). All n if otherwise
+    all would be 0.
     """
     clean = samples - np.rint(shares * samples)
     chosen = np.minimum(keep * samples, clean) if effect == "min" else np.maximum(keep * samples, clean)
-    found = np.where(shares < threshold, samples, chosen)
+    found = np.where((shares < threshold) | (shares == 0), samples, chosen)
     return found if found.any() else samples
