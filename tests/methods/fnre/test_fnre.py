@@ -66,9 +66,30 @@ def test_errors_and_what_clients_share() -> None:
     samples = tensor([float(client["n"]) for client in v["clients"]])
     right = torch.full_like(g, v["a"])
     rate = closed(v["a"], g.tolist(), v["C"])
-    found = variances(rate, g, right, v["C"], samples, v["m"])
+    found = variances(rate, g, right, (1 - right) / (v["C"] - 1), "uniform", v["C"], samples, v["m"])
     assert found.tolist() == vector.near([client["variance"] for client in theirs])
     assert float(covariance(rate[0], rate[1], right[0], v["C"], v["m"])) == vector.approx("covariance")
+
+
+@pytest.mark.parametrize("wrong", ["uniform", "next"])
+def test_an_error_follows_from_how_the_clean_samples_are_drawn(wrong: Any) -> None:
+    """By the gradient of ρ and the covariance of all cells of the confusion matrix, which are multinomial."""
+    rng, clean, n, g = np.random.default_rng(2), 120, 70.0, 0.55
+    confusion, prior = rng.dirichlet(np.ones(4), 4) * 0.4 + 0.6 * np.eye(4), np.array([0.4, 0.3, 0.2, 0.1])
+
+    def rate(cells: Tensor) -> Tensor:
+        shares = cells.sum(1)
+        right, chance = expectations(cells / shares[:, None], shares[None], wrong)
+        return rates(tensor([g]), right, chance)[0]
+
+    cells = tensor(prior[:, None] * confusion)
+    slope = torch.func.grad(rate)(cells).flatten()
+    flat = cells.flatten()
+    shared = (slope.square() @ flat - (slope @ flat) ** 2) / clean
+    right, chance = expectations(tensor(confusion), tensor(prior[None]), wrong)
+    expected = shared + g * (1 - g) / n / (right - chance) ** 2
+    found = variances(rate(cells)[None], tensor([g]), right, chance, wrong, 4, tensor([n]), clean)
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-9)
 
 
 def test_wrong_labels_of_the_next_class() -> None:
@@ -106,7 +127,8 @@ def test_on_labels_that_were_drawn() -> None:
     given = (truth + shift) % classes
     right = float((predicted == truth).mean())
     found = closed(right, [float((predicted == given).mean())], classes)
-    error = variances(found, tensor([0.5]), tensor([right]), classes, tensor([float(n)]), n).sqrt()
+    chance = tensor([(1 - right) / (classes - 1)])
+    error = variances(found, tensor([0.5]), tensor([right]), chance, "uniform", classes, tensor([float(n)]), n).sqrt()
     assert abs(float(found) - float((shift > 0).mean())) < 3 * float(error)
 
 

@@ -122,8 +122,8 @@ class NoiseRates(Exchange):
         each = [self._expected(row) for row in state.rounds]
         right, by_chance = (_mean(torch.stack([one[i] for one in each]), there) for i in (0, 1))
         found = rates(agreement, right, by_chance)
-        confusion = state.rounds[-1].confusion
-        known = variances(found, agreement, right, len(confusion), state.samples, int(confusion.sum()))
+        counts = state.rounds[-1].confusion
+        known = variances(found, agreement, right, by_chance, self.wrong, len(counts), state.samples, int(counts.sum()))
         return found, known.clamp_min(0).sqrt()
 
     def _expected(self, row: RoundAgreements) -> tuple[Tensor, Tensor]:

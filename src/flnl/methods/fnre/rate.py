@@ -56,27 +56,40 @@ def class_shares(confusion: Tensor, predicted: Tensor) -> Tensor:
     return found / found.sum(1, keepdim=True).clamp_min(1e-12)
 
 
-def variances(rate: Tensor, agreement: Tensor, right: Tensor, classes: int, samples: Tensor, clean: int) -> Tensor:
-    """The variance of each ρ by the delta method, float64 [N]; for wrong labels that go to all other classes alike.
+def variances(
+    rate: Tensor,
+    agreement: Tensor,
+    right: Tensor,
+    by_chance: Tensor,
+    wrong: Wrong,
+    classes: int,
+    samples: Tensor,
+    clean: int,
+) -> Tensor:
+    """The variance of each ρ by the delta method, float64 [N].
 
-    The part that comes from a, which all clients share, does not fall with a client's number of ``samples``.
+    A clean sample adds ``(1 - ρ) [f = y] + ρ W_yf`` to ``(1 - ρ) a + ρ q``. The part that comes from it, which all
+    clients share, does not fall with a client's number of ``samples``.
 
     Args:
         rate: ρ, float64 [N].
         agreement: g, float64 [N].
         right: a, float64 [N].
+        by_chance: q, float64 [N].
+        wrong: where wrong labels go.
         classes: K.
         samples: n of each client, float64 [N].
-        clean: m, the number of clean samples by which a was measured.
+        clean: m, the number of clean samples by which a and q were measured.
     """
-    spread = (right * classes - 1) / (classes - 1)
     own = agreement * (1 - agreement) / samples
-    shared = _shared(rate, classes) ** 2 * right * (1 - right) / clean
-    return (own + shared) / spread**2
+    entry = 1.0 if wrong == "next" else 1 / (classes - 1)  # of W, where it is not 0
+    mean = (1 - rate) * right + rate * by_chance
+    shared = ((1 - rate).square() * right + rate.square() * entry * by_chance - mean.square()) / clean
+    return (own + shared) / (right - by_chance) ** 2
 
 
 def covariance(one: Tensor, other: Tensor, right: Tensor, classes: int, clean: int) -> Tensor:
-    """The covariance of two clients' ρ, which share a."""
+    """The covariance of two clients' ρ, which share a; for wrong labels that go to all other classes alike."""
     spread = (right * classes - 1) / (classes - 1)
     return _shared(one, classes) * _shared(other, classes) * right * (1 - right) / (clean * spread**2)
 
