@@ -189,6 +189,22 @@ def test_rates_are_clipped_only_where_others_use_them() -> None:
     assert mean.value == pytest.approx(float(levels.scores["fnre_rate"][:2].mean()))
 
 
+@pytest.mark.parametrize("rounds", ["peak", "all", [1, 3]])
+def test_that_there_is_no_estimate_is_said_once(rounds: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Of three classes, the model is right on 0.36 of the clean samples: a - q is 0.04."""
+    for right, said in ((36, 1), (80, 0)):
+        caplog.clear()
+        exchange = replace(EXCHANGE, rounds=rounds)
+        state = exchange.init(3, {})
+        for round in range(3):
+            one = gathered(round, counts(right), {0: 0.4})
+            state = exchange.gathered(state, replace(one, broadcast=Broadcast(round, 1, {}, lengths=(3,))))
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == said
+        assert all("the model is right on 0.36 of the clean samples, hardly more than chance" in m for m in messages)
+        assert bool(exchange.estimates(state)[0].isnan().all()) == bool(said)
+
+
 def test_a_class_of_which_the_server_has_nothing_is_no_ground_for_a_shift() -> None:
     """A client of the first class, which the model knows better: with its own a, the rate is another one."""
     confusion = torch.tensor([[90, 10, 0], [20, 60, 20], [10, 10, 80]])

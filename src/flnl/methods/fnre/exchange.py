@@ -16,7 +16,7 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share
 from flnl.core.reported import PerClass
 from flnl.core.stored import stored
-from flnl.methods.fnre.rate import WORST_CONDITION, Wrong, class_shares, expectations, rates, variances
+from flnl.methods.fnre.rate import LEAST, WORST_CONDITION, Wrong, class_shares, expectations, rates, variances
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +104,15 @@ class NoiseRates(Exchange):
         for client, one in sent.items():
             if one.predicted is not None:
                 predicted[client] = one.predicted
-        rows = (*state.rounds, RoundAgreements(round, confusion, agreement, predicted))
-        return NoiseRateState(samples, self._counting(rows))
+        rows = self._counting((*state.rounds, RoundAgreements(round, confusion, agreement, predicted)))
+        if round + 1 == self._last(gathered.broadcast.lengths):
+            _warn_if_hardly_right(rows)
+        return NoiseRateState(samples, rows)
+
+    def _last(self, lengths: tuple[int, ...]) -> int:
+        """The last round that counts, from 1."""
+        rounds = range(1, sum(lengths) + 1) if isinstance(self.rounds, str) else self.rounds
+        return max((round for round in rounds if round <= sum(lengths)), default=0)
 
     def _counting(self, rows: tuple[RoundAgreements, ...]) -> tuple[RoundAgreements, ...]:
         if self.rounds != "peak":
@@ -149,6 +156,16 @@ class NoiseRates(Exchange):
         rounds = Scalar("fnre_rounds", float(len(state.rounds)))
         usable = found[~found.isnan()]
         return (levels, rounds, Scalar("fnre_mean", float(usable.mean()))) if len(usable) else (levels, rounds)
+
+
+def _warn_if_hardly_right(rows: tuple[RoundAgreements, ...]) -> None:
+    """Say that there is no estimate, if so, where wrong labels go to all other classes alike."""
+    right, classes = sum(row.right for row in rows) / len(rows), len(rows[0].confusion)
+    if right - (1 - right) / (classes - 1) < LEAST:
+        log.warning(
+            "no noise rates are estimated: the model is right on %.2f of the clean samples, hardly more than chance",
+            right,
+        )
 
 
 def _mean(values: Tensor, there: Tensor) -> Tensor:
