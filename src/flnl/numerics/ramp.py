@@ -35,4 +35,5 @@ def exponential_ramp(time: float, begin: float, end: float, most: float) -> floa
     """
     if time >= end:
         return most
-    return most * math.exp(-5 * (1 - (max(time, begin) - begin) / (end - begin)) ** 2)
+    share = (time - begin) / (end - begin) if time > begin else 0.0
+    return most * math.exp(-5 * (1 - share) ** 2)

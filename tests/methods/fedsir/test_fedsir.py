@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from flnl.core.findings import NoisyClients, SuspectedSamples
@@ -62,6 +63,7 @@ def test_the_ramp() -> None:
     vector = entries(NEWER)["fedsir.kd_weight"]
     a, begin, end = (vector.inputs[name] for name in ("a", "begin", "end"))
     assert [exponential_ramp(r, begin, end, a) for r in vector.inputs["r"]] == vector.approx("w")
+    assert [exponential_ramp(r, 2, 2, 0.2) for r in (0, 1, 2)] == pytest.approx([0.2 * math.exp(-5)] * 2 + [0.2])
 
 
 def test_clients_with_less_alike_classes_are_clean() -> None:
@@ -73,6 +75,11 @@ def test_clients_with_less_alike_classes_are_clean() -> None:
     assert with_nan.tolist() == [*noisy.tolist(), False], "nothing is known of a client with a single class"
     assert not noisy_by_alikeness([(0.5, 0.3)] * 4, 1).any()
     assert not noisy_by_alikeness([(0.5, 0.3)], 1).any()
+
+
+def test_all_clients_are_clean_if_none_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GaussianMixture, "predict_proba", lambda self, points: np.full((len(points), 2), 0.49))
+    assert not noisy_by_alikeness([(0.1, 0.1), (0.2, 0.3), (0.9, 0.8), (math.nan, math.nan)], 1).any()
 
 
 def test_alikeness_is_of_the_first_right_singular_vectors() -> None:

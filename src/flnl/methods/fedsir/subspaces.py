@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -16,6 +17,7 @@ from torch import Tensor
 from flnl.core.reported import PerClass, SamplesPerClass, Shaped
 from flnl.core.stored import stored
 
+log = logging.getLogger(__name__)
 ENERGY = 10.0
 """How many times the singular values before the residual directions outweigh those from there on."""
 STARTS, ITERATIONS, REGULARISATION = 30, 2000, 1e-6
@@ -49,8 +51,8 @@ def alikeness(features: Tensor, labels: Tensor, fewest: int) -> tuple[float, flo
 def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> NDArray[np.bool_]:
     """Which clients [N] are noisy, from their ``alikeness``: those of the Gaussian whose mean is larger in the first.
 
-    Both columns are standardised by the deviation of all clients. Nobody is noisy if all are alike; nor is a client of
-    which something is not finite.
+    Both columns are standardised by the deviation of all clients. Nobody is noisy if all are alike, or if all would be;
+    nor is a client of which something is not finite.
     """
     values = np.asarray(statistics, np.float64).reshape(-1, 2)
     noisy, known = np.zeros(len(values), np.bool_), np.isfinite(values).all(1)
@@ -70,6 +72,9 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
         warnings.simplefilter("ignore", ConvergenceWarning)
         mixture.fit(points)
     noisy[known] = mixture.predict_proba(points)[:, mixture.means_[:, 0].argmin()] < 0.5
+    if noisy[known].all():
+        log.warning("no client is told to be clean, so all count as clean")
+        noisy[:] = False
     return noisy
 
 
