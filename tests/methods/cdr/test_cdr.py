@@ -63,6 +63,21 @@ def test_equal_weights_are_critical_together_and_none_may_be() -> None:
     assert torch.equal(only["b"], torch.ones(4))
 
 
+def test_words_that_a_batch_lacks_do_not_count() -> None:
+    params = {"table": torch.ones(50, 2), "w": torch.ones(2, 2)}
+    rows = torch.zeros(50, 2)
+    rows[3], rows[7] = torch.tensor([4.0, 1.0]), torch.tensor([-3.0, 0.5])
+    gradients = {"table": rows, "w": torch.tensor([[5.0, 0.2], [2.0, 0.1]])}
+    texts = replace(step(params=params), inputs=torch.zeros(1, 3, dtype=torch.int64))
+    kept = CriticalOnly(0.5, "l2", 0.0)(gradients, texts)
+    assert kept["table"][[3, 7]].tolist() == [[2, 0], [-1.5, 0]]
+    assert kept["w"].tolist() == [[2.5, 0], [1, 0]], "4 of 8, not 52 of 104"
+    assert not any(g.any() for g in CriticalOnly(1.0, "l2", 0.0)(gradients, texts).values())
+    assert CriticalOnly(0.0, "l2", 0.0)(gradients, texts) is gradients
+    images = CriticalOnly(0.5, "l2", 0.0)(gradients, step(params=params))
+    assert torch.equal(images["table"], rows / 2)
+
+
 def test_what_it_refuses_and_warns_of() -> None:
     decayed = replace(ONE_STEP, weight_decay=0.01)
 

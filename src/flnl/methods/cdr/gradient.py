@@ -11,7 +11,7 @@ from flnl.core.optimizer import SGD
 from flnl.core.parts import GradientTransform, Part, Setting
 from flnl.core.ranges import NonNegative, Share
 from flnl.core.step import Step
-from flnl.numerics.rounding import whole
+from flnl.numerics.rounding import TOLERANCE, whole
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class CriticalOnly(GradientTransform):
     """``(1 - τ) ∇`` for the ``⌊(1 - τ) m⌋`` weights of the largest ``|w ∇|``, 0 for the others (Xia et al. 2021).
 
     One threshold holds for all m entries of tensors with 2 or 4 dimensions, at every step; entries equal to it count as
-    critical, but for zeros. Biases and batch norm keep their gradients. Weight decay and momentum act afterwards, on
+    critical, but for zeros. On texts m counts entries with a gradient: words that a batch lacks are most of an
+    embedding. Biases and batch norm keep their gradients. Weight decay and momentum act afterwards, on
     every weight. ``decay=sign`` replaces ``λ w`` by ``λ sign(w)`` for these weights, the paper's form, with
     λ = ``weight_decay``.
     """
@@ -48,19 +49,24 @@ class CriticalOnly(GradientTransform):
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         values = {n: (g * step.params[n]).abs() for n, g in gradients.items() if step.params[n].dim() in (2, 4)}
-        if not values:
+        if not values or not self.noise_rate:
             return gradients
-        every = torch.cat([value.flatten() for value in values.values()])
-        kept = critical(len(every), self.noise_rate)
-        if kept == len(every):
-            return gradients
-        least = every.sort(descending=True).values[kept - 1] if kept else every.new_full((), torch.inf)
+        least = self._least(torch.cat([value.flatten() for value in values.values()]), step)
         changed = dict(gradients)
         for name, value in values.items():
             changed[name] = torch.where((value >= least) & (value > 0), (1 - self.noise_rate) * gradients[name], 0.0)
             if self.decay == "sign":
                 changed[name] = changed[name] + self.weight_decay * (step.params[name].sign() - step.params[name])
         return changed
+
+    def _least(self, every: Tensor, step: Step) -> Tensor:
+        """The smallest critical value of ``every`` [m], a scalar; infinite if none is critical."""
+        falling = every.sort(descending=True).values
+        if step.inputs.is_floating_point():
+            kept = critical(len(every), self.noise_rate)
+            return falling[kept - 1] if kept else every.new_full((), torch.inf)
+        counted = ((1 - self.noise_rate) * (every > 0).sum().double() + TOLERANCE).floor().long()
+        return torch.where(counted > 0, falling.gather(0, (counted - 1).clamp_min(0)[None])[0], torch.inf)
 
 
 def critical(size: int, noise_rate: float) -> int:
