@@ -15,9 +15,12 @@ RUN = ("method=fedreda", *FEATURES, *LENGTHS, "method.every=1", "method.T=5", "f
 
 
 def stages(usual: int = 4) -> dict[str, str]:
-    """FedReDA's stages, which have the same parts."""
-    rest = "Uniform, Plain, fedreda + fedprox, TrustedMean, Replace, leave_one_out"
-    return {"pretrain": f"1 rounds: {rest}", "usual": f"{usual} rounds: {rest}"}
+    """FedReDA's stages: no pull in the first."""
+    rest = "TrustedMean, Replace, leave_one_out"
+    return {
+        "pretrain": f"1 rounds: Uniform, Plain, fedreda, {rest}",
+        "usual": f"{usual} rounds: Uniform, Plain, fedreda + fedprox, {rest}",
+    }
 
 
 KNOWN = Known(

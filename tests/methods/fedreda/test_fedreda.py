@@ -80,7 +80,7 @@ def test_the_loss_with_its_pull() -> None:
     assert float(trusted_loss(student, student, labels, ~clean & clean)) == 0
 
 
-def test_losses_are_averaged_over_every_step() -> None:
+def test_losses_are_averaged_over_every_step_with_a_teacher() -> None:
     student, labels = normal(3, 4), torch.tensor([0, 1, 3])
     prior = log_prior(torch.tensor([0, 1, 1, 3]), 4)
     np.testing.assert_allclose(prior, 0.5 * np.log([0.25, 0.5, 0.25, 0.25]), rtol=1e-12)
@@ -91,9 +91,12 @@ def test_losses_are_averaged_over_every_step() -> None:
         positions=torch.tensor([0, 1, 3]),
         computed={"logits": student},
     )
-    loss, after = TERM(batch, visit(None, prior, trust))
+    loss, before = TERM(batch, visit(None, prior, trust))
     own = F.cross_entropy(student + prior, labels, reduction="none")
     np.testing.assert_allclose(loss, own, rtol=1e-9)
+    assert before.losses[1:].tolist() == [2.0, 5.0, 6.0]
+    assert bool(before.losses[0].isnan()), "in the warm-up losses fall for wrong labels, too: none counts"
+    _, after = TERM(batch, visit(normal(4, 4), prior, trust))
     expected = [float(own[0]), 1.8 + 0.1 * float(own[1]), 5.0, 5.4 + 0.1 * float(own[2])]
     np.testing.assert_allclose(after.losses, expected, rtol=1e-6)
 

@@ -36,7 +36,7 @@ class Visit:
     teacher: Tensor | None  # [n, K], its logits; None without a teacher
     trusted: Tensor  # bool [n], by the probability with which the visit began
     trust: SampleTrust
-    losses: Tensor  # [n], averages of this and earlier visits
+    losses: Tensor  # [n], averages of this and earlier visits with a teacher
     clean: Tensor  # int64 scalar, rows that were trusted
     seen: Tensor  # int64 scalar, rows in all
 
@@ -53,7 +53,7 @@ class FedReDA(LossTerm):
     Half of the logarithm of the classes' shares among the client's labels is added to all logits. A sample is trusted
     if student and teacher agree, both with a probability of 0.7 or more, or if its label is right with a probability of
     0.6 or more. That follows the sample's losses: after every ``every``-th round of the stage (from its first), those
-    of a class are split in two. Without a teacher, it is cross-entropy. Use it with ``fedprox``.
+    of a class are split in two. Without a teacher, it is cross-entropy, and no loss counts. Use it with ``fedprox``.
     """
 
     reads: ClassVar[tuple[type, ...]] = (Teacher,)
@@ -65,10 +65,10 @@ class FedReDA(LossTerm):
         """Warns that whole networks are trained, on images, or that there is one client."""
         if setting.kind == "image":
             return (
-                f"{setting.key} is meant for an adapter on a frozen backbone's features: with dataset=features the "
-                "network is that adapter; on images all of it is trained, which is not FedReDA"
+                "FedReDA is meant for an adapter on a frozen backbone's features: with dataset=features the network "
+                "is that adapter; on images all of it is trained, which is not FedReDA"
             )
-        return None if len(setting.sizes) > 1 else f"{setting.key} has no teacher, which is the mean of other clients"
+        return None if len(setting.sizes) > 1 else "FedReDA has no teacher, which is the mean of other clients"
 
     def begin(self, network: Model, task: ClientTask, state: SampleTrust | None) -> Visit:
         """The teacher's logits of all samples, in eval mode and without augmentation."""
@@ -82,15 +82,15 @@ class FedReDA(LossTerm):
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         student, at = step.logits + state.prior, step.positions
+        if state.teacher is None:
+            return cross_entropy(student, step.targets), state
         own = cross_entropy(student.detach(), step.labels)
         before = state.losses[at]
         mean = torch.where(before.isnan(), own, KEPT_LOSS * before + (1 - KEPT_LOSS) * own)
-        state = replace(state, losses=state.losses.index_copy(0, at, mean))
-        if state.teacher is None:
-            return cross_entropy(student, step.targets), state
         teacher = state.teacher[at].to(student.dtype) + state.prior
         clean = agreeing(student.detach(), teacher) | state.trusted[at]
-        counted = replace(state, clean=state.clean + clean.sum(), seen=state.seen + len(clean))
+        losses = state.losses.index_copy(0, at, mean)
+        counted = replace(state, losses=losses, clean=state.clean + clean.sum(), seen=state.seen + len(clean))
         return trusted_loss(student, teacher, step.labels, clean), counted
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> SampleTrust:
