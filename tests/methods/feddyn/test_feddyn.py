@@ -17,7 +17,8 @@ from flnl.config import compose
 from flnl.config.folders import CONF
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.optimizer import Adam
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.payload import Params, Payload, is_running_statistic
 from flnl.core.step import Step
 from flnl.core.training import Training
@@ -209,6 +210,13 @@ def test_a_first_visit_has_the_proximal_term_alone():
     term, received = FedDyn(0.2, None), {"w": torch.zeros(3).double()}
     value, _ = term(step(params={"w": torch.ones(3).double()}, received=received), first_state(term, received, 5))
     assert value.item() == pytest.approx(0.1 * 3)
+
+
+def test_another_optimiser_is_warned_of() -> None:
+    term, setting = FedDyn(0.1, None), Setting({0: 3}, (4,), ONE_STEP, "method.local.feddyn")
+    assert term.caution(setting) is None
+    adam = replace(setting, training=replace(ONE_STEP, optimizer=Adam(0.9, 0.99, 1e-8)))
+    assert str(term.caution(adam)).startswith("method.local.feddyn: FedDyn is for SGD; a memory of steps of Adam")
 
 
 def test_alpha_of_a_client():

@@ -1,6 +1,7 @@
 """FedExP: its factor against vectors and definition, what it leaves alone, what is evaluated."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 import torch
 
 from flnl.core.messages import ClientResult, ClientState, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.optimizer import Adam
+from flnl.core.parts import Aggregator, Setting
 from flnl.core.payload import Params, Payload
 from flnl.methods.fedexp.aggregator import Extrapolated
 from flnl.methods.fedexp.server import LastTwo
 from flnl.parts.aggregators.mean import Mean
-from tests.toys import equal
+from tests.toys import ONE_STEP, equal
 from tests.vectors.vectors import federated
 
 PLAIN = Extrapolated("samples", 0.001, "round")
@@ -32,6 +34,13 @@ def combined(
     ]
     blocks = [part.block(received, results[first : first + cut], Payload()) for first in range(0, len(results), cut)]
     return part.combine(received, blocks, Payload())
+
+
+def test_another_optimiser_is_warned_of() -> None:
+    setting = Setting({0: 3}, (4,), ONE_STEP, "method.aggregator")
+    assert PLAIN.caution(setting) is None
+    adam = replace(setting, training=replace(ONE_STEP, optimizer=Adam(0.9, 0.99, 1e-8)))
+    assert str(PLAIN.caution(adam)).startswith("method.aggregator: FedExP is for SGD; steps of Adam")
 
 
 @pytest.mark.parametrize(

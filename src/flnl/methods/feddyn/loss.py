@@ -9,7 +9,8 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm, Part
+from flnl.core.optimizer import SGD
+from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.payload import is_learned
 from flnl.core.ranges import NonNegative, Positive
 from flnl.core.step import Step
@@ -43,6 +44,13 @@ class FedDyn(LossTerm):
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         """The server update: without it, the clients' objectives have no common fixed point."""
         return () if any(isinstance(part, ServerPart) for part in stage) else ("method/server=feddyn",)
+
+    def caution(self, setting: Setting) -> str | None:
+        """Warns of another optimiser than SGD."""
+        if isinstance(setting.training.optimizer, SGD):
+            return None
+        name = type(setting.training.optimizer).__name__
+        return f"{setting.key}: FedDyn is for SGD; a memory of steps of {name} is no sum of gradients"
 
     def begin(self, network: Model, task: ClientTask, state: dict[str, Any] | None) -> dict[str, Any]:
         """At the first visit, ``h`` = 0 and the client's α_k."""

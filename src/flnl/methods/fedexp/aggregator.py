@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flnl.core.messages import ClientResult, Combined
-from flnl.core.parts import Aggregator
+from flnl.core.optimizer import SGD
+from flnl.core.parts import Aggregator, Setting
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import NonNegative
 from flnl.numerics.averaging import WeightedSum, divided, models_of, weighted_sum
@@ -33,6 +34,13 @@ class Extrapolated(Aggregator[Moved]):
     weights: Literal["samples", "uniform"]
     epsilon: NonNegative
     epsilon_by: Literal["round", "client"]
+
+    def caution(self, setting: Setting) -> str | None:
+        """Warns of another optimiser than SGD."""
+        if isinstance(setting.training.optimizer, SGD):
+            return None
+        name = type(setting.training.optimizer).__name__
+        return f"{setting.key}: FedExP is for SGD; steps of {name} are about as long for any gradient"
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Moved:
         weights = [float(r.num_samples) if self.by_samples else 1.0 for r in results]
