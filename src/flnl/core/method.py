@@ -198,29 +198,32 @@ class Method:
             if (reason := part.refuses(network, [other for _, other in stage.acting()], setting)) is not None:
                 raise UserError(f"{setting.key}: {reason}")
 
-    def cautions(self, sizes: Mapping[int, int], training: Training, kind: Kind = "image") -> list[str]:
+    def cautions(
+        self, sizes: Mapping[int, int], training: Training, kind: Kind = "image", classes: int | None = None
+    ) -> list[str]:
         """Warnings about parts that hardly work as they are, one line each.
 
         Args:
             sizes: samples of each client that holds any.
             training: how clients train, as far as a stage does not say otherwise.
             kind: what the data set's samples are.
+            classes: how many it has.
         """
-        lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training, kind))
+        lines = (part.caution(setting) for part, setting, _ in self._settings(sizes, training, kind, classes))
         return list(dict.fromkeys(line for line in lines if line is not None))
 
     def _settings(
-        self, sizes: Mapping[int, int], training: Training, kind: Kind
+        self, sizes: Mapping[int, int], training: Training, kind: Kind, classes: int | None = None
     ) -> Iterator[tuple[Part, Setting, Stage | None]]:
         """Every part in its setting, with its stage; None for exchanges that are silent in all stages."""
         lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
         for stage in self.stages:
             for place, part in stage.acting():
-                yield part, Setting(sizes, lengths, stage.training(training), stage.key(place), kind), stage
+                yield part, Setting(sizes, lengths, stage.training(training), stage.key(place), kind, classes), stage
         active = {name for stage in self.stages for name in stage.exchange}
         for name, exchange in self.exchange.items():
             if name not in active:
-                yield exchange, Setting(sizes, lengths, training, f"method.exchange.{name}", kind), None
+                yield exchange, Setting(sizes, lengths, training, f"method.exchange.{name}", kind, classes), None
 
     def _parts(self) -> list[tuple[str, Part]]:
         """Every part with its key: those of each stage, and all exchanges, also those that are silent."""

@@ -46,6 +46,7 @@ class Setting:
     training: Training  # how clients train in the part's stage
     key: str = "method"  # configuration key of the part, such as method.exchange.lid; for messages
     kind: Kind = "image"  # what the data set's samples are
+    classes: int | None = None  # None: not told
 
 
 class Part:

@@ -268,7 +268,7 @@ def _tell_of_conditions(cfg: DictConfig, about: RunRecord, evaluator: Evaluator)
     others = filter(None, [taken(network.device)])
     progress.opening([f"warning: {line}" for line in (*method.warnings(), *others)])
     kind = federation.dataset.transform.kind
-    cautions = method.cautions(_held(federation), compose.training(cfg), kind)
+    cautions = method.cautions(_held(federation), compose.training(cfg), kind, federation.num_classes)
     progress.opening([f"note: {shortened(cfg, line)}" for line in cautions])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])
 

@@ -1,5 +1,6 @@
 """Active and passive losses: the vectors with their gradients, what symmetric noise adds, soft targets, saturation."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.parts.losses.active_passive import Focal, MeanAbsoluteError, Normalised, ReverseCrossEntropy
-from tests.toys import step
+from tests.toys import ONE_STEP, step
 from tests.vectors.vectors import field
 
 A = float(np.log(1e-4))
@@ -48,6 +49,17 @@ def evaluated(terms: list[LossTerm], logits: Tensor, targets: Tensor) -> tuple[T
     total.mean().backward()
     assert logits.grad is not None
     return total.detach(), logits.grad
+
+
+def test_a_weight_that_is_small_for_so_many_classes_is_warned_of() -> None:
+    setting = Setting({0: 3}, (4,), ONE_STEP, "method.local.nce", classes=100)
+    assert str(NCE.caution(setting)).startswith("method.local.nce.weight=1 is small for 100 classes: at first the")
+    assert "0.0022 of cross-entropy's" in str(NCE.caution(setting))
+    assert NFL.caution(setting) is not None
+    assert nce(10.0).caution(setting) is None
+    assert NCE.caution(replace(setting, classes=50)) is None
+    assert NCE.caution(replace(setting, classes=None)) is None
+    assert nce(0.02).caution(replace(setting, classes=2)) is None
 
 
 @pytest.mark.parametrize("name", VECTORS)

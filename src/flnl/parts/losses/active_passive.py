@@ -5,6 +5,7 @@ A weighted sum of a normalised loss, which is active, and a passive one is an ac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,10 +14,13 @@ import torch.nn.functional as F
 from annotated_types import Lt
 from torch import Tensor
 
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import NonNegative, PositiveShare
 from flnl.core.step import Step
 from flnl.parts.losses.targets import expected
+
+LEAST_GRADIENT = 5e-3
+"""Of a normalised loss at uniform predictions, beside cross-entropy's; below it the run says so (ours)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,17 @@ class Normalised(LossTerm):
     gamma: NonNegative
     detach: bool
     q: PositiveShare
+
+    def caution(self, setting: Setting) -> str | None:
+        """Warns of a weight at which an initial gradient is less than 0.005 of cross-entropy's."""
+        classes = setting.classes or 1
+        if self.loss == "generalized_cross_entropy" or self.weight >= LEAST_GRADIENT * classes * math.log(classes):
+            return None
+        return (
+            f"{setting.key}.weight={self.weight:g} is small for {classes} classes: at first the gradient is "
+            f"{self.weight / (classes * math.log(classes)):.2g} of cross-entropy's, and weight decay may outweigh it; "
+            "Ma et al. have 10 on CIFAR-100"
+        )
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]; it and its gradient are finite for any logits, since the sum is over two labels or more."""
