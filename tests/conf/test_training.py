@@ -1,7 +1,9 @@
 """Options of ``train/optimizer`` and ``train/schedule``: rates against torch, keys, and what contradicts itself."""
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +84,20 @@ def test_a_cosine_over_rounds_still_moves_in_the_last_one() -> None:
         assert [ours.at(r, rounds=rounds).lr for r in range(rounds)] == v.approx(key)
 
 
+def test_the_rate_rises_in_the_warm_up_and_a_cosine_has_the_rounds_after_it() -> None:
+    ours = training("train/schedule=cosine", "train.lr=0.4", "train.warmup=4", "train.min_lr=0.1")
+    expected = [0.4 * (r + 1) / 4 for r in range(4)]
+    expected += [0.1 + 0.15 * (1 + math.cos(math.pi * r / 6)) for r in range(6)]
+    assert [ours.at(r, rounds=10).lr for r in range(10)] == pytest.approx(expected)
+    again = replace(ours, cosine_every=3)
+    assert [again.at(r, rounds=10).lr for r in range(4, 10)] == pytest.approx([*(s := expected[4::2]), *s])
+    flat = training("train.lr=0.3", "train.warmup=3", "train.lr_decay=0.5")
+    assert [flat.at(r).lr for r in range(4)] == pytest.approx([0.1, 0.1, 0.075, 0.0375])
+    assert [flat.at(7, {"warmup": 2}, r).lr for r in range(2)] == pytest.approx([0.15 * 0.5**7, 0.3 * 0.5**7])
+    stage = {"cosine": True}
+    assert flat.at(9, stage, 1, stage_rounds=2).lr == pytest.approx(0.15 * 0.5**9), "the stage's own cosine"
+
+
 def test_a_schedule_of_a_stage_counts_its_own_rounds() -> None:
     run = training("train/schedule=cosine", "train.lr=0.4")
     halfway = {"rounds": 20, "stage_rounds": 4}
@@ -151,11 +167,11 @@ def test_keys_count_only_what_is_set() -> None:
         *("train/optimizer=adam", "train/optimizer=adamw", "train.optimizer._target_=flnl.core.optimizer.Adam"),
         *("train/schedule=cosine", "train/schedule=step", "train/schedule=exponential", "train.steps=7"),
         *("train.clip=1.0", "train.min_lr=0.001", "train.milestones=[3]", "train/schedule=linear"),
-        *("train.linear_from=7", "train.cosine_every=7"),
+        *("train.linear_from=7", "train.cosine_every=7", "train.warmup=7"),
     )
     assert len({key(), *map(key, others)}) == len(others) + 1
     plain = compose.resolved(compose.load(AVG))
-    for name in ("optimizer", "steps", "clip", "cosine", "linear_from", "min_lr", "milestone_every"):
+    for name in ("optimizer", "steps", "clip", "cosine", "linear_from", "min_lr", "milestone_every", "warmup"):
         assert not any(k.startswith(f"train.{name}") for k in identity.identity(plain))
 
 
@@ -230,6 +246,9 @@ def test_the_run_says_how_it_trains() -> None:
         "lr 0.05 falling to 0.01 linearly, batch 10, 5 epochs"
     )
     assert described("train.linear_from=8") == "lr 0.05 falling to 0 linearly after round 8, batch 10, 5 epochs"
+    assert "lr 0.05 after 3 rounds of warm-up falling to 0 along a cosine" in described(
+        "train/schedule=cosine", "train.warmup=3"
+    )
     assert "along a cosine every 4 rounds" in described("train/schedule=cosine", "train.cosine_every=4")
     assert described("train.lr_decay=0.99", "train.milestones=[3,5]", "train.milestone_every=7") == (
         "lr 0.05 times 0.99 a round and 0.1 after rounds 3, 5 and 0.1 every 7 rounds, batch 10, 5 epochs"

@@ -35,6 +35,7 @@ class Training:
     clip: Annotated[Positive | None, Neutral(None)] = None
     optimizer: Annotated[Optimizer, Neutral({"_target_": "SGD"})] = field(default_factory=SGD)
     visit_cosine: Annotated[bool, Neutral(False)] = False
+    warmup: Annotated[Count, Neutral(0)] = 0
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -60,6 +61,8 @@ class Training:
         It may fall to ``min_lr``, as ``min_lr + (lr - min_lr) s``. Under ``cosine``, ``s = (1 + cos(π r / R)) / 2``
         with R rounds in all; with ``cosine_every`` the cosine starts again after as many rounds, which are its R
         (Loshchilov and Hutter, ICLR 2017, Eq. 5). From round ``linear_from`` = F on, ``s = (R - r) / (R - F)``.
+
+        In the first ``warmup`` = W rounds it is ``(r + 1) / W`` of that; a cosine has the rounds after these, of R - W.
 
         r counts the rounds before this one: within the stage for values of the schedule that the stage sets itself,
         over all stages for those of the run.
@@ -91,12 +94,15 @@ class Training:
             if done <= 0:
                 return 0.0
             assert length is not None, f"{name} needs the number of rounds"
-            return (done % every if every else done) / (length - start)
+            return done % every / every if every else done / (length - start)
 
-        if here.cosine and (share := passed("cosine", every=here.cosine_every)):
+        warming = here.warmup if ("warmup" in own) == ("cosine" in own) else 0
+        if here.cosine and (share := passed("cosine", warming, here.cosine_every)):
             lr = here.min_lr + (lr - here.min_lr) * (1 + math.cos(math.pi * share)) / 2
         if here.linear_from is not None and (share := passed("linear_from", here.linear_from)):
             lr = here.min_lr + (lr - here.min_lr) * (1 - share)
+        if (done := before("warmup")) < here.warmup:
+            lr *= (done + 1) / here.warmup
         return replace(here, lr=lr)
 
     def within_visit(self, share: float) -> float:
@@ -128,4 +134,5 @@ class Training:
             fall += " along a cosine" + (f" every {self.cosine_every} rounds" if self.cosine_every else "")
         elif fall:
             fall += " linearly" + (f" after round {self.linear_from}" if self.linear_from else "")
-        return (f" times {' and '.join(factors)}" if factors else "") + fall
+        rise = f" after {self.warmup} rounds of warm-up" if self.warmup else ""
+        return rise + (f" times {' and '.join(factors)}" if factors else "") + fall
