@@ -1,7 +1,6 @@
 """Changes of the code: each is the one that it says, in its place; in a toy room, what no test notices is found."""
 
 import ast
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -206,12 +205,3 @@ def test_every_module_has_tests_near_it() -> None:
     assert "tests/methods/feddiv/test_feddiv.py" in files, "tests of the same folder, which do not import it"
     without = [file for room in rooms(ROOT) for file in files_of(room, ROOT) if not nearest_tests(file, ROOT, tests)]
     assert not [file for file in without if [*mutants.mutants((ROOT / file).read_text(), file)]]
-
-
-def test_figures_are_of_rooms_that_exist() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    rows = re.findall(r"^\| `([a-z/_]+)` \| (\d+) of (\d+) \| (\d+) of \3 \|", page, re.MULTILINE)
-    assert rows
-    for room, first, tried, now in rows:
-        assert all((ROOT / file).is_file() for file in files_of(room, ROOT)), room
-        assert int(first) <= int(now) <= int(tried), room
