@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from flnl.audit.counting import Counts, ProbabilitySums, confident_class, joint_counts
 from flnl.audit.filters import Blocks, OffDiagonal, Rule, rule_of
 from flnl.audit.joint import calibrated, estimated_issues, latent, with_diagonal
-from flnl.audit.label_privacy import (
-    RandomisedSums,
-    drawn_labels,
-    recovered_disagreements,
-    recovered_joint,
-)
+from flnl.audit.label_privacy import RandomisedSums, drawn_labels, recovered_disagreements, recovered_joint
 from flnl.audit.options import Options
 from flnl.audit.precision import (
     CUTS,

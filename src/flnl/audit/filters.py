@@ -144,13 +144,7 @@ def close(labels: Labels, probabilities: Array) -> Mask:
     return np.asarray(raised.argmax(axis=1) == labels)
 
 
-def rule_of(
-    name: Filter,
-    blocks: Blocks,
-    thresholds: Array,
-    calibrated: Counts,
-    off_diagonal: int,
-) -> Rule:
+def rule_of(name: Filter, blocks: Blocks, thresholds: Array, calibrated: Counts, off_diagonal: int) -> Rule:
     """The rule of a filter, from all samples.
 
     Args:

@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hydra.errors import (
-    HydraException,
-)
+from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.explain import explain

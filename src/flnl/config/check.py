@@ -238,10 +238,7 @@ def _slots() -> Slots:
             "server": Slot((ServerUpdate,), choices="method/server"),
             "corrector": Slot((LabelCorrector,), may_be_empty=True, choices="method/corrector"),
         },
-        named={
-            "local": Slot((LossTerm,)),
-            "exchange": Slot((Exchange,)),
-        },
+        named={"local": Slot((LossTerm,)), "exchange": Slot((Exchange,))},
     )
 
 
@@ -394,12 +391,7 @@ def _refuse_unread(cfg: DictConfig) -> None:
 
 
 Name = Annotated[str, MinLen(1)]
-STAGE_VALUES: Mapping[str, Any] = {
-    "rounds": Length,
-    "passes": Length,
-    "restart": bool,
-    "silent": list[str],
-}
+STAGE_VALUES: Mapping[str, Any] = {"rounds": Length, "passes": Length, "restart": bool, "silent": list[str]}
 """What a stage says besides its parts, its values of local training, and how it corrects labels."""
 
 

@@ -25,11 +25,7 @@ from flnl.core.stage import Correcting, Stage
 from flnl.core.state import FederatedState
 from flnl.core.training import Training
 
-FORMER = {
-    "before_stage": "Exchange.before_round",
-    "judge": "Exchange.gathered",
-    "after_round": "Exchange.gathered",
-}
+FORMER = {"before_stage": "Exchange.before_round", "judge": "Exchange.gathered", "after_round": "Exchange.gathered"}
 """What methods of exchanges were called in earlier versions, and are called now; an exchange with one is refused."""
 
 WARM_UPS = ("warmup", "pretrain")

@@ -17,17 +17,7 @@ from torch import Tensor, nn
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
 from flnl.core.inputs import Kind
-from flnl.core.messages import (
-    ClientResult,
-    ClientState,
-    ClientTask,
-    Clock,
-    Combined,
-    Correction,
-    Fit,
-    Gathered,
-    Opened,
-)
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Clock, Combined, Correction, Fit, Gathered, Opened
 from flnl.core.payload import Params, Payload, V
 from flnl.core.step import WHOLE, Mixing, Phase, Step
 from flnl.core.streams import of_part, stream
@@ -198,11 +188,7 @@ class GradientTransform(Part):
         return gradients
 
     def update(
-        self,
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        step: Step,
+        self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], gradients: Mapping[str, Tensor], step: Step
     ) -> Mapping[str, Tensor]:
         """New parameters by name; parameters that are not returned keep their value of ``after``.
 

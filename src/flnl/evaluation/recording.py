@@ -133,13 +133,7 @@ class Recorder:
         }
 
     def probabilities(
-        self,
-        *,
-        client: Indices,
-        sample: NDArray[np.str_] | Indices,
-        key: str,
-        federation: str,
-        round: int,
+        self, *, client: Indices, sample: NDArray[np.str_] | Indices, key: str, federation: str, round: int
     ) -> Probabilities:
         """The sums so far as means, with the probabilities of the loaded model as final ones.
 

@@ -113,10 +113,7 @@ def merged(of_one: Sequence[str], of_all: Sequence[str]) -> list[str]:
 
 
 def launch(
-    runs: Sequence[ListedRun],
-    root: Path,
-    arguments: Sequence[str],
-    sweep_type: type[ListedSweep] = ListedSweep,
+    runs: Sequence[ListedRun], root: Path, arguments: Sequence[str], sweep_type: type[ListedSweep] = ListedSweep
 ) -> bool:
     """Launch the runs of a list.
 
@@ -140,10 +137,7 @@ def launch(
     hydra = Hydra.create_main_hydra2("listed", create_config_search_path(str(CONF)))
     try:
         composed = hydra.compose_config(
-            "config",
-            [*of_hydra, f"hydra.sweep.dir={root}"],
-            run_mode=RunMode.MULTIRUN,
-            with_log_configuration=False,
+            "config", [*of_hydra, f"hydra.sweep.dir={root}"], run_mode=RunMode.MULTIRUN, with_log_configuration=False
         )
         launchers.install(str(composed.hydra.launcher._target_))
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(composed))

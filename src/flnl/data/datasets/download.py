@@ -244,10 +244,7 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
     from urllib.request import urlopen
 
     log.info("fetching %s", redacted(url))
-    with (
-        urlopen(_request(url), timeout=timeout) as response,
-        target.open("wb") as file,
-    ):
+    with urlopen(_request(url), timeout=timeout) as response, target.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
         received = window = 0
         reported = opened = time.monotonic()

@@ -91,10 +91,7 @@ COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow",
 
 
 def _assembled(
-    part: Table | Bundled,
-    x: tuple[NDArray[Any], NDArray[Any]],
-    columns: list[str],
-    known: Mapping[str, Any],
+    part: Table | Bundled, x: tuple[NDArray[Any], NDArray[Any]], columns: list[str], known: Mapping[str, Any]
 ) -> Dataset:
     train, test = stored(x[0], "dataset.file: training rows"), stored(x[1], "dataset.file: test rows")
     return assemble(

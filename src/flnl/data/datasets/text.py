@@ -98,10 +98,7 @@ class Text(Sheet):
         return _assembled(self, texts, rows.known)
 
 
-AG_NEWS = {
-    "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
-    "test.csv": "d52ea96a97a2d943681189a97654912d",
-}
+AG_NEWS = {"train.csv": "b1a00f826fdfbd249f79597b59e1dc12", "test.csv": "d52ea96a97a2d943681189a97654912d"}
 """MD5 of the files that torchtext loads."""
 
 

@@ -37,11 +37,7 @@ class SelectiveDecay(GradientTransform):
         return decayed_gradients(gradients, self._masks(step, gradients, step.params, rho), rho)
 
     def update(
-        self,
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        step: Step,
+        self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], gradients: Mapping[str, Tensor], step: Step
     ) -> Mapping[str, Tensor]:
         """``w + ρ M ∘ (w⁺ - w)`` under ``target=update``, else w⁺."""
         rho = self._rho(step)

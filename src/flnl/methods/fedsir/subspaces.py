@@ -62,11 +62,7 @@ def noisy_by_alikeness(statistics: Sequence[tuple[float, float]], seed: int) -> 
     spread = points.std(0)
     points = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
     mixture = GaussianMixture(
-        n_components=2,
-        reg_covar=REGULARISATION,
-        n_init=STARTS,
-        max_iter=ITERATIONS,
-        random_state=seed % 2**32,
+        n_components=2, reg_covar=REGULARISATION, n_init=STARTS, max_iter=ITERATIONS, random_state=seed % 2**32
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
