@@ -1,4 +1,4 @@
-"""One-dimensional Gaussian mixtures of two components.
+"""One-dimensional Gaussian mixtures of two components, also of the losses of samples with right and wrong labels.
 
 Degenerate input has a defined result, so that callers never have to handle NaN.
 """
@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from torch import Tensor
 
-Array = NDArray[np.float64]
+from flnl.core.ranges import Positive, PositiveCount
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.scaling import Array, min_max
 
 
 @dataclass(frozen=True)
@@ -98,3 +101,32 @@ def _two_means_cut(values: Array) -> float:
     explained = sums**2 / counts + (ordered.sum() - sums) ** 2 / (len(ordered) - counts)
     explained = np.where(ordered[1:] > ordered[:-1], explained, -np.inf)  # equal values stay together
     return float(ordered[np.argmax(explained)])
+
+
+def scaled_losses(logits: Tensor, labels: Tensor) -> Array:
+    """Cross-entropies, scaled to [0, 1] over the samples, float64 [n], from logits [n, K] and labels [n]."""
+    return min_max(sample_losses(logits, labels).numpy())
+
+
+@dataclass(frozen=True)
+class LossMixture:
+    """Two Gaussians fitted to losses scaled to [0, 1]; samples of the one of smaller mean have right labels.
+
+    EM starts from the split of the losses with the least squared error, so it needs no random numbers.
+    """
+
+    tolerance: Positive  # gain of the mean log-likelihood at which EM ends
+    min_variance: Positive  # added to variances, in units of the scaled losses squared
+    iterations: PositiveCount | None = None  # of EM at most; None: 100
+
+    def right(self, losses: Array) -> Array:
+        """The probability that each label is right, float64 [n], from scaled losses [n].
+
+        Losses that are all equal, or fewer than two, give 1.
+        """
+        mixture = two_gaussians(losses, self.tolerance, variance=self.min_variance, iterations=self.iterations)
+        return np.asarray(1 - mixture.posterior)
+
+    def clean_probability(self, logits: Tensor, labels: Tensor) -> Array:
+        """As ``right``, from logits [n, K] and labels [n]."""
+        return self.right(scaled_losses(logits, labels))

@@ -26,7 +26,7 @@ from flnl.methods.dividemix.division import Fitting, Judgement
 from flnl.methods.dividemix.exchange import Division
 from flnl.methods.dividemix.loss import MixMatch, WarmUp, divergence, refined, sharpened
 from flnl.models.outputs import Pair
-from flnl.numerics.loss_mixture import LossMixture
+from flnl.numerics.mixture import LossMixture
 from flnl.numerics.ramp import linear_ramp
 from flnl.numerics.scaling import min_max
 from flnl.parts.batches import Plain

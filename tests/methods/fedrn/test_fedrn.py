@@ -25,7 +25,7 @@ from flnl.methods.fedrn.batch import ReliableSamples
 from flnl.methods.fedrn.exchange import CleanSamples, Neighbours, Reliability, ReliableNeighbours, above, agreed
 from flnl.methods.fedrn.head import with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
-from flnl.numerics.loss_mixture import LossMixture
+from flnl.numerics.mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from flnl.parts.messages import LastModel
 from tests.properties.runs import assembled, difference, run

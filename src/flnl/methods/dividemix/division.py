@@ -12,7 +12,7 @@ from flnl.core.model import Model
 from flnl.core.ranges import Positive, PositiveCount, Share
 from flnl.core.step import FIRST, SECOND
 from flnl.core.stored import stored
-from flnl.numerics.loss_mixture import LossMixture, scaled_losses
+from flnl.numerics.mixture import LossMixture, scaled_losses
 
 NETWORKS = (FIRST, SECOND)
 """The order of the networks in tensors."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from flnl.core.ranges import Positive, Share
 from flnl.core.stored import stored
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.mixture import REGULARISATION, Array, two_gaussians
-from flnl.numerics.scaling import alike, finite, min_max
+from flnl.numerics.mixture import REGULARISATION, two_gaussians
+from flnl.numerics.scaling import Array, alike, finite, min_max
 
 Mask = NDArray[np.bool_]
 LossKind = Literal["ce", "ce_of_softmax"]

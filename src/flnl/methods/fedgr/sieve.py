@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from flnl.core.ranges import Positive, PositiveCount
-from flnl.numerics.mixture import Array, two_gaussians
+from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.scaling import Array
 
 log = logging.getLogger(__name__)
 NO_LABEL = -1

@@ -22,7 +22,7 @@ from flnl.core.streams import stream
 from flnl.core.training import Training
 from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
-from flnl.numerics.loss_mixture import LossMixture
+from flnl.numerics.mixture import LossMixture
 from flnl.numerics.scaling import Array
 from flnl.parts.messages import LastModel
 
