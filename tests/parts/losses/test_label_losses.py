@@ -18,8 +18,7 @@ from flnl.core.parts import LossTerm
 from flnl.core.step import Mixing, Step
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.entropy_minimization import EntropyMinimization
-from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy
-from flnl.parts.losses.generalized_cross_entropy_by_visit import TruncatedByVisit
+from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy, TruncatedByVisit
 from flnl.parts.losses.label_smoothing import LabelSmoothing
 from flnl.parts.losses.symmetric_cross_entropy import SymmetricCrossEntropy
 from flnl.parts.losses.targets import of_labels

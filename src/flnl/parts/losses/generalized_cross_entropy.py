@@ -1,4 +1,4 @@
-"""Generalised cross-entropy, plain and truncated."""
+"""Generalised cross-entropy: plain, and truncated by each batch's predictions or by those of the received model."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor
 
+from flnl.core.messages import ClientTask
+from flnl.core.model import Model
 from flnl.core.parts import LossTerm
-from flnl.core.ranges import Count, PositiveShare
+from flnl.core.ranges import Count, PositiveCount, PositiveShare
 from flnl.core.step import Step
-from flnl.parts.losses.targets import expected
+from flnl.parts.losses.targets import expected, of_labels
 
 
 @dataclass(frozen=True)
@@ -42,3 +44,45 @@ class GeneralizedCrossEntropy(LossTerm):
             floor = math.log(self.kappa)
             losses = torch.where(logs > floor, losses, -math.expm1(self.q * floor) / self.q)
         return expected(losses, step.targets), state
+
+
+@dataclass(frozen=True)
+class TruncatedByVisit(LossTerm):
+    """``L_q(p_y) = (1 − p_y^q) / q`` of some samples, the constant ``L_q(κ)`` of the others (Zhang and Sabuncu 2018).
+
+    Those of the others have p_y ≤ κ under the model that the client received, in eval mode. So they are chosen once a
+    visit, as the paper chooses them once in some epochs; ``GeneralizedCrossEntropy`` chooses by each batch's
+    predictions. If fewer than ``least`` would remain, as before round ``start``, all do. After mixing, the loss is
+    ``λ L_a + (1−λ) L_b``, each of its own sample.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    q: PositiveShare
+    kappa: Annotated[float, Interval(gt=0, lt=1)]
+    start: Count
+    least: PositiveCount
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        return self.start
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
+        """The samples that count in this visit, bool [n]."""
+        kept = torch.ones(len(task.labels), dtype=torch.bool)
+        if task.broadcast.round >= self.start:
+            logs = F.log_softmax(network.received(task).double(), 1)
+            above = of_labels(logs, task.labels.to(logs.device)).cpu() > math.log(self.kappa)
+            kept = above if int(above.sum()) >= self.least else kept
+        return kept.to(network.device)
+
+    def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Any]:
+        """The loss [B]; it and its gradient are finite for any p_y."""
+        losses = -torch.expm1(self.q * F.log_softmax(step.logits, 1)) / self.q
+        constant = -math.expm1(self.q * math.log(self.kappa)) / self.q
+        kept = state.index_select(0, step.positions)
+        if step.mixing is None:
+            return torch.where(kept, expected(losses, step.targets), constant), state
+        partner = step.mixing.partner.to(losses.device, non_blocking=True)
+        one = torch.where(kept, of_labels(losses, step.labels), constant)
+        other = of_labels(losses, step.labels.index_select(0, partner))
+        other = torch.where(kept.index_select(0, partner), other, constant)
+        return step.mixing.share * one + (1 - step.mixing.share) * other, state
