@@ -1,7 +1,8 @@
 """What a sample is: how stored images, rows of numbers or token ids become inputs of a network."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,28 +26,37 @@ class Augmentation:
     flip: Tensor
 
 
-class Preparation(Protocol):
-    """From stored samples to inputs of a network. ``stored`` sizes are those of images before a crop, else empty."""
+class Preparation(ABC):
+    """From stored samples to inputs of a network; by default nothing is drawn.
+
+    ``stored`` sizes are those of images before a crop, else empty.
+    """
 
     kind: ClassVar[Kind]
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""
 
     @property
     def scale(self) -> float:
         """What stored values are divided by to be in the range that they are shown in."""
+        return 1.0
 
     def random(self, stored: tuple[int, ...]) -> bool:
         """Whether inputs are drawn."""
+        return False
 
     def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, ...]) -> Augmentation | None:
         """The draws for ``count`` samples; None if nothing is random."""
+        return None
 
     def augment(self, images: Tensor, draws: Augmentation | None) -> Tensor:
         """Stored samples [b, ...] changed by ``draws``."""
+        return images
 
+    @abstractmethod
     def normalize(
         self,
         images: Tensor,
@@ -55,5 +65,6 @@ class Preparation(Protocol):
     ) -> Tensor:
         """Inputs [b, *shape] of stored samples; token ids have no ``dtype``, and rows no ``memory_format``."""
 
+    @abstractmethod
     def example(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Random inputs [*shape, *self.shape] on the CPU, float64 or token ids."""

@@ -5,34 +5,15 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.inputs import PAD, Augmentation, Kind, Preparation
+from flnl.core.inputs import PAD, Kind, Preparation
 from flnl.data.transforms import Transform
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """Samples of which nothing is drawn."""
-
-    scale: ClassVar[float] = 1.0
-
-    def random(self, stored: tuple[int, ...]) -> bool:
-        """False."""
-        return False
-
-    def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, ...]) -> None:
-        """Nothing."""
-
-    def augment(self, images: Tensor, draws: Augmentation | None) -> Tensor:
-        """The samples as they are."""
-        return images
-
-
-@dataclass(frozen=True)
-class Rows(Fixed):
+class Rows(Preparation):
     """Rows of D numbers: of length 1 with ``unit``, and then standardised column by column if there is a ``mean``."""
 
     kind: ClassVar[Kind] = "vector"
@@ -68,7 +49,7 @@ class Rows(Fixed):
 
 
 @dataclass(frozen=True)
-class Tokens(Fixed):
+class Tokens(Preparation):
     """Token ids of texts, below ``vocabulary``: those of a text, and then ``PAD`` up to ``length``."""
 
     kind: ClassVar[Kind] = "tokens"
@@ -105,7 +86,7 @@ def _columns(
         return torch.tensor(mean, dtype=dtype, device=device), torch.tensor(std, dtype=dtype, device=device)
 
 
-KINDS: Mapping[Kind, type[Transform] | type[Rows] | type[Tokens]] = {
+KINDS: Mapping[Kind, type[Preparation]] = {
     "image": Transform,
     "vector": Rows,
     "tokens": Tokens,

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.inputs import Augmentation, Kind
+from flnl.core.inputs import Augmentation, Kind, Preparation
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(Preparation):
     """Crop, flip and normalise, like torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize.
 
     Stored pixels are divided by ``scale`` (255 for images), then normalised with ``mean`` and ``std`` per channel.
