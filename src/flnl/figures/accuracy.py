@@ -56,30 +56,10 @@ def _accuracy(axes: Any, record: RunRecord, key: str) -> None:
         axes.plot(x, held_out, color=GREEN, lw=1.2, ls="--", marker=marker, label="validation (noisy labels)")
     axes.plot(x, y, color=CLEAN, lw=1.5, marker=marker, label="test")
     best = int(np.nanargmax(y))
-    axes.plot(
-        x[best],
-        y[best],
-        "*",
-        ms=11,
-        color=ORANGE,
-        mec=INK,
-        mew=0.6,
-        clip_on=False,
-        label=f"best {100 * y[best]:.2f} %",
-        zorder=4,
-    )
-    axes.plot(
-        x[-1],
-        y[-1],
-        "o",
-        ms=5,
-        color=WRONG,
-        mec=INK,
-        mew=0.6,
-        clip_on=False,
-        label=f"last {100 * y[-1]:.2f} %",
-        zorder=5,
-    )
+    marks = (("best", best, "*", 11, ORANGE), ("last", -1, "o", 5, WRONG))
+    for above, (name, at, shape, size, color) in enumerate(marks, 4):
+        label, edge = f"{name} {100 * y[at]:.2f} %", {"mec": INK, "mew": 0.6}
+        axes.plot(x[at], y[at], shape, ms=size, color=color, **edge, clip_on=False, label=label, zorder=above)
 
 
 def stages(record: RunRecord, key: str) -> list[tuple[str, float, float]]:
