@@ -205,31 +205,17 @@ def table(name: str) -> Table:
             if not any(triggers(line) <= {*written.overrides, *c.overrides} for c in written.columns)
         ]:
             raise UserError(f"{_shown(path)}: {row.label}: where names {idle[0]}, which no column has")
+    own = [
+        Row(r.label, r.label if r.method is None else r.method, r.overrides, r.missing, tuple(r.where.items()))
+        for r in written.rows
+    ]
+    held = {key: value for key, value in vars(written).items() if key not in ("overrides", "rows", "columns")}
     return Table(
         name=name,
-        paper=written.paper,
-        number=written.number,
-        title=written.title,
-        metric=written.metric,
-        trials=written.trials,
-        rows=tuple(
-            Row(
-                row.label,
-                row.label if row.method is None else row.method,
-                row.overrides,
-                row.missing,
-                tuple(row.where.items()),
-            )
-            for row in written.rows
-        ),
+        rows=tuple(own),
         columns=tuple(replace(c, overrides=(*written.overrides, *c.overrides)) for c in written.columns),
         cells=tuple(row.cells or (None,) * len(written.columns) for row in written.rows),
-        notes=written.notes,
-        unstated=written.unstated,
-        scales=written.scales,
-        ablation=written.ablation,
-        by_name=written.by_name,
-        seeds=written.seeds,
+        **held,
     )
 
 
