@@ -12,7 +12,7 @@ from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Opened, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Params, Payload
+from flnl.core.payload import Payload
 from flnl.core.ranges import Count, Share
 from flnl.core.stored import stored
 from flnl.methods.clc.consensus import ClassConfidence, ClassThresholds, confidence, consensus, doubt
@@ -56,9 +56,6 @@ class Consensus(Exchange):
     reveals: ClassVar[Mapping[type, float]] = {ClassConfidence: math.inf}
     margin: Share
     decimals: Count | None
-
-    def init(self, clients: int, params: Params) -> ClassThresholds | None:
-        return None
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened]:
         return MeasureConfidence(self.decimals)
