@@ -1,9 +1,10 @@
-"""Scores of full batches come from recorded graphs, which no bit shows (``flnl.engine.recorded_passes``)."""
+"""Scores come from recorded graphs, which no bit shows (``flnl.engine.recorded_passes``)."""
 
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,11 @@ from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.core.step import FEATURES, LOGITS
 from flnl.data.images import TensorImages
 from flnl.engine import network as scoring
+from flnl.engine import recorded_passes
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
+from flnl.engine.recorded_passes import RARE
 from flnl.models.resnet import ResNet
 from tests.cuda.test_cuda import CROPPED, network
 from tests.properties.runs import assembled
@@ -121,6 +124,39 @@ def test_the_model_in_training_and_the_received_one_have_graphs_of_their_own(gpu
 def task(images: TensorImages, index: Tensor, sent: dict[str, Tensor]) -> ClientTask:
     samples = Samples(images, index, torch.zeros(len(index), dtype=torch.int64))
     return ClientTask(0, samples, Broadcast(0, 1, sent), ClientState(), 5)
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_clients_own_scores_are_recorded_once_their_size_has_come_often(
+    augmented: bool, gpu: str, counted: Counter[str]
+) -> None:
+    """Clients of 6 samples, less than a full batch, and one of 5: its size comes once a round, theirs three times."""
+    sizes, found = (6, 5, 6, 6), []
+    for graphs in (False, "branches"):
+        net = network(gpu)
+        Stacked(net, 5, 1.0, graphs)
+        images, own = store(sum(sizes), net), []
+        for round, params in enumerate(models(net, 5)):
+            for at in torch.arange(sum(sizes)).split(list(sizes)):
+                augment = np.random.default_rng(round) if augmented else None
+                own.append(net.received(task(images, at, params), augment, output=FEATURES))
+        found.append(own)
+    assert counted["made"] == 1
+    assert counted["replayed"] == 5 * 3 - RARE - WARM
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_so_many_sizes_are_recorded(gpu: str, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And full batches; no samples are no size."""
+    monkeypatch.setattr(recorded_passes, "MOST", 3)
+    net = network(gpu)
+    Stacked(net, 5, 1.0, "branches")
+    images = store(BATCH, net)
+    for size in range(BATCH + 1):
+        for _ in range(RARE + WARM + 1):
+            assert net.outputs(images, torch.arange(size)).shape == (size, 3)
+    assert counted["made"] == 3 + 1
 
 
 class Reads(nn.Module):

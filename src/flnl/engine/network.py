@@ -106,7 +106,7 @@ class Network(RunModel):
         self.autocast = placement.autocast
         self.meter = Meter()
         self.recorded: RecordedPasses | None = None
-        """Scores full batches by CUDA graphs; set by an executor that records."""
+        """Scores batches by CUDA graphs; set by an executor that records."""
         self.by_workers: Callable[[Images, Tensor, str], Tensor] | None = None
         """Scores many samples in worker processes; set by an executor while it has some."""
 
@@ -373,9 +373,9 @@ class Network(RunModel):
         return torch.cat(parts) if on_device else torch.cat(parts).cpu()
 
     def _of_batch(self, module: nn.Module, output: str, inputs: Tensor) -> Tensor:
-        if self.recorded is not None and len(inputs) == self.score_batch:
-            return self.recorded(module, output, inputs)
-        return by_name.output(module, output, inputs)
+        if self.recorded is None:
+            return by_name.output(module, output, inputs)
+        return self.recorded(module, output, inputs, full=len(inputs) == self.score_batch)
 
     @property
     def score_batch(self) -> int:
