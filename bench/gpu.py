@@ -1,6 +1,6 @@
 """Images a second of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, way after way.
 
-``python -m bench.gpu [--seconds 7] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
+``python -m bench.gpu [--setting lenet5] [--seconds 7] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
 
 All ways run in one process, on images in device memory. Only local training is measured, without evaluation,
 aggregation and logging. The report is written anew after each way; a way that fails is reported, and the others go on.
@@ -27,7 +27,7 @@ from bench.hand import local_sgd
 from bench.machine import machine
 from bench.report import conditions, table, time_of
 from bench.ways import ROOT
-from bench.workloads import SEED, Workload, model, normalise, orders
+from bench.workloads import SEED, WORKLOADS, Workload, model, normalise, orders
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.core.training import Training
@@ -42,6 +42,19 @@ from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 
 FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10, turn=1, clients=20, samples=500)
+SETTINGS = {
+    "fedcorr": FEDCORR,
+    "lenet5": replace(FEDCORR, title="LeNet-5, 3x32x32", model="lenet5"),
+    "pfl": replace(WORKLOADS["public"], name="gpu"),
+    "blazefl": replace(
+        FEDCORR,
+        title="ResNet-18 with ImageNet's stem, 3x32x32, batches of 50",
+        model="resnet18_imagenet",
+        clients=100,
+        batch=50,
+    ),
+}
+"""FedCorr's setting, with LeNet-5 too, and those in which pfl-research and BlazeFL were measured by their authors."""
 TINY = replace(FEDCORR, title="LeNet-5, 3x32x32, tiny", model="lenet5", cohort=2, clients=2, samples=40, epochs=1)
 GOAL = 27_800
 """Images a second with which FedCorr's 10,000 trainings on CIFAR-10 (5 epochs of 500 images) take 15 minutes."""
@@ -325,6 +338,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.gpu", description="How fast local training is on a GPU.")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
+    parser.add_argument("--setting", choices=tuple(SETTINGS), default="fedcorr", help="model, clients and batches")
     parser.add_argument("--seconds", type=float, default=7.0, help="for each way, after its first rounds")
     parser.add_argument(
         "--ways",
@@ -352,7 +366,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("bench.gpu: torch finds no GPU here; try the command out with --device cpu --tiny", file=sys.stderr)
         sys.exit(2)
-    device, workload = torch.device(options.device), TINY if options.tiny else FEDCORR
+    device, workload = torch.device(options.device), TINY if options.tiny else SETTINGS[options.setting]
     bench, began = Bench(workload, device, options.seconds), time.monotonic()
 
     def tell(line: str) -> None:
@@ -365,7 +379,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
         tell("graphs, branches and tf32 are left out: they are a GPU's")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
     command = shlex.join(["python", "-m", "bench.gpu", *arguments])
-    whole = options.ways is None and not options.tiny and device.type == "cuda"
+    whole = options.ways is None and workload is FEDCORR and device.type == "cuda"
     out = Path(options.out) if options.out else ROOT / "bench/results" / f"{'gpu' if whole else 'part'}.md"
     text, results = "", dict[str, Measured]()
 

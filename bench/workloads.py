@@ -24,7 +24,7 @@ class Workload:
 
     name: str
     title: str
-    model: Literal["mlp", "cnn", "lenet5", "resnet18", "public"]
+    model: Literal["mlp", "cnn", "lenet5", "resnet18", "resnet18_imagenet", "public"]
     data: Literal["digits", "pixels"]  # real 8x8 digits, or random 32x32 colour images
     cohort: int
     turn: int  # rounds per turn, so that a turn is long enough to be timed
@@ -195,6 +195,7 @@ def model(workload: Workload) -> nn.Module:
     """The network with the initial parameters of a run with seed ``SEED``."""
     from bench.networks import PublicCNN
     from flnl.models.cnn import CNN
+    from flnl.models.imagenet import ResNet18ImageNet
     from flnl.models.lenet import LeNet5
     from flnl.models.mlp import MLP
     from flnl.models.resnet import ResNet
@@ -204,6 +205,7 @@ def model(workload: Workload) -> nn.Module:
         "cnn": CNN([16, 32], 0.0),
         "lenet5": LeNet5(batch_norm=False),
         "resnet18": ResNet(64, [2] * 4),
+        "resnet18_imagenet": ResNet18ImageNet("none"),
         "public": PublicCNN(),
     }
     torch.manual_seed(torch_seed(SEED, "initialisation"))

@@ -86,6 +86,16 @@ def test_ratios_are_to_the_first_way_and_to_the_goal() -> None:
     ]
 
 
+@pytest.mark.parametrize("setting", gpu.SETTINGS)
+def test_every_setting_can_be_trained(setting: str) -> None:
+    """A step of two clients by hand and by our loop."""
+    workload = replace(gpu.SETTINGS[setting], cohort=2, clients=2, samples=gpu.SETTINGS[setting].batch, epochs=1)
+    bench = gpu.Bench(workload, torch.device("cpu"), 0.0)
+    for way in (gpu.Way("hand", "fp32", "contiguous"), gpu.Way("sequential", "fp32", "contiguous")):
+        round, same = bench.prepared(way)
+        round(0, same)
+
+
 def _cells(text: str) -> list[list[str]]:
     """The rows of the table of ways."""
     lines = text.splitlines()
