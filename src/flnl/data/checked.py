@@ -28,9 +28,10 @@ def integers(part: str, value: Any, length: int, *, least: int, most: int, what:
     wanted = f"{what}s from {least} to {most}, as integers [{length}]"
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.shape != (length,):
         raise UserError(f"{part} returned {_described(value)}; should be {wanted}")
-    wrong = np.flatnonzero((value < least) | (value > most))
-    if len(wrong):
-        raise UserError(f"{part} returned {what} {value[wrong[0]]} for sample {wrong[0]}; should be {wanted}")
+    wrong = (value < least) | (value > most)
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise UserError(f"{part} returned {what} {value[first]} for sample {first}; should be {wanted}")
     return value.astype(np.int64, copy=False)
 
 

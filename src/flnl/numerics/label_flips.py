@@ -48,7 +48,7 @@ def redraw(labels: Labels, picked: Mask, space: Indices, rng: Draws, *, include_
     Without the true one, ``space`` must contain all picked labels; if it contains only one label, nothing changes.
     """
     given = labels.copy()
-    n = int(picked.sum())
+    n = int(np.count_nonzero(picked))
     if include_true:
         given[picked] = space[rng.integers(len(space), size=n)]
     elif len(space) > 1:

@@ -66,8 +66,9 @@ def corrupt(
     """
     given = truth.copy()
     rates = checked.rates(noise, noise.rates(len(clients), seed), len(clients))
+    by_client = noise.of if isinstance(noise, OfClients) else None
     for k, index in enumerate(clients):
-        drawing = noise.of(k, len(clients)) if isinstance(noise, OfClients) else noise
+        drawing = noise if by_client is None else by_client(k, len(clients))
         drawn = drawing(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
         given[index] = checked.labels(noise, drawn, len(index), dataset.num_classes, k)
     return given, rates
