@@ -86,6 +86,7 @@ class FusedSgd:
             rate: scalar float32 tensor on the parameters' device to read the learning rate from at each step.
         """
         self.parameters = list(parameters)
+        self._values = [p.detach() for p in self.parameters]  # so that no step has to turn gradients off
         self.momenta: list[Tensor] = []
         if training.momentum != 0:
             self.momenta = [torch.zeros_like(p) if momenta is None else momenta[p] for p in self.parameters]
@@ -103,17 +104,16 @@ class FusedSgd:
         """Take the next steps at another learning rate."""
         self._settings["lr"] = rate
 
-    @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        parameters, momenta = self.parameters, self.momenta
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if len(gradients) < len(parameters):
-            reached = [i for i, p in enumerate(parameters) if p.grad is not None]
-            parameters = [parameters[i] for i in reached]
+        values, momenta = self._values, self.momenta
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if len(gradients) < len(values):
+            reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
+            values = [values[i] for i in reached]
             momenta = [momenta[i] for i in reached] if momenta else momenta
         if gradients:
-            torch._fused_sgd_(parameters, gradients, momenta, **self._settings)
+            torch._fused_sgd_(values, gradients, momenta, **self._settings)
 
 
 class FusedAdam:
@@ -173,7 +173,6 @@ class FusedAdam:
         """Take the next steps at another learning rate."""
         self._settings["lr"] = rate
 
-    @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         reached = [i for i, p in enumerate(self._parameters) if p.grad is not None]

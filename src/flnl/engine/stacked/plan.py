@@ -6,7 +6,7 @@ the clients' batches need not be equally many.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
 
 from torch import Tensor
 
@@ -61,6 +61,9 @@ class Planner:
             NotStackable: if an epoch of a client has several phases, or a second pool of samples.
         """
         training = self.job.training
+        if training.steps is None and not self.selects:
+            yield from repeat(Plan([WHOLE for _ in self.tasks], self.sizes), training.epochs)
+            return
         left = [training.steps for _ in self.tasks]
         for epoch in count():
             if not any(left) if training.steps is not None else epoch == training.epochs:

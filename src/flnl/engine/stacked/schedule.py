@@ -60,4 +60,4 @@ def runs(sizes: Sequence[Sequence[int]], batch_size: int, *, same_number: bool) 
 
 
 def _full(sizes: Sequence[int], batch_size: int) -> int:
-    return sum(size == batch_size for size in sizes)
+    return sizes.count(batch_size)

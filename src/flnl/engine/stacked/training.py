@@ -325,9 +325,12 @@ class _Stack:
         """All steps of all epochs, in order; a turn is to be ended before the next one is asked for."""
         self.step.mode(training=True)
         planned: tuple[Sequence[Sequence[int]], Sequence[int]] | None = None
+        last: Plan | None = None
+        counts: Sequence[int] = ()
         pieces: list[tuple[Run, Sequence[Tensor]]] = []
         for plan in self.planner.plans(self._parameters_by_client):
-            counts = plan.counts(self.tasks)
+            if plan is not last:
+                last, counts = plan, plan.counts(self.tasks)
             if planned != (plan.sizes, counts):
                 if planned is not None:
                     self.objective.forget()
@@ -363,7 +366,7 @@ class _Stack:
 
     def _labels(self, phases: Sequence[Phase]) -> Tensor:
         """The labels of all samples, int64 [n]: those of the clients' phases, where they have their own."""
-        if all(phase.labels is None for phase in phases):
+        if not self.planner.selects or all(phase.labels is None for phase in phases):
             return self.labels
         own = [task.labels if p.labels is None else p.labels for task, p in zip(self.tasks, phases, strict=True)]
         return torch.cat(own).to(self.network.device, non_blocking=True)
