@@ -132,4 +132,5 @@ def test_an_environment_is_made_of_hashed_files_alone(place: Path, monkeypatch: 
     for words in (called[1], called[3]):
         assert words[-3:] == ["--require-hashes", "-r", str(flower_environment.REQUIREMENTS)]
     assert called[0][:2] == ["/bin/uv", "venv"]
+    assert "--compile-bytecode" in called[1], "as pip does"
     assert called[2][:3] == [sys.executable, "-m", "venv"]

@@ -155,7 +155,8 @@ def install(folder: Path) -> None:
     if uv is not None:
         steps = [
             [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
-            [uv, "pip", "install", "--quiet", "--python", str(python), *wanted],
+            # a Python starts for each message, and its programs write no bytecode
+            [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *wanted],
         ]
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
