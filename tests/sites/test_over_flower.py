@@ -1,7 +1,7 @@
 """Over a SuperLink and three SuperNodes on this machine: a simulation's bits, whatever is killed; closed doors.
 
-They need an environment with Flower: ``flnl federation install-flower``, here or where ``FLNL_FLOWER`` says. Each
-process is killed once, or ``FLNL_KILLS`` times.
+They need an environment with Flower: ``flnl federation install-flower``, here or where ``FLNL_FLOWER`` says. Of each
+kind, a process is killed once, or ``FLNL_KILLS`` times, in the order of ``FLNL_KILLS_SEED``.
 """
 
 import json
@@ -17,10 +17,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, data_of, set_values, simulated, write_data
 from tests.sites.test_served_audit import compared, samples_of
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = os.environ.get(VARIABLE) or str(ROOT / FOLDER)
 
@@ -54,8 +56,8 @@ pytestmark = [
 LONGEST = 1200.0
 """Seconds of a run; Flower starts a process for each message."""
 KILLS = int(os.environ.get("FLNL_KILLS", "1"))
+SEED = int(os.environ.get("FLNL_KILLS_SEED", str(random.SystemRandom().randrange(10**6))))
 ALLOW = ["LabelCounts", "CountedLabels"]
-FEDPROX = ("method=fedprox", "rounds=4", "fraction=0.7", "checkpoint.every=1")
 
 
 @dataclass
@@ -147,6 +149,16 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospitals]:
     one.stop()
 
 
+def waited(found: Callable[[], T | None], said: Path, running: Mapping[str, subprocess.Popen[bytes]] = {}) -> T:
+    """What is found in the end, while all of these run; ``said`` is shown if it is not."""
+    until = time.monotonic() + LONGEST
+    while (it := found()) is None:
+        assert time.monotonic() < until, said.read_text(errors="replace")
+        assert all(one.poll() is None for one in running.values()), (running, said.read_text(errors="replace"))
+        time.sleep(0.2)
+    return it
+
+
 def assert_same(there: Ran, here: Ran) -> None:
     assert difference(there.state.server, here.state.server) is None
     assert there.state.counters == here.state.counters
@@ -185,90 +197,85 @@ def test_an_audit_has_the_numbers_of_the_samples_in_one_place(hospitals: Hospita
 
 # ---------------------------------------------------------------------------------------------------------------- kills
 
+FLOWERS = {
+    "supernode": ("flower-supernode", "{0}/lung-{1}/node"),
+    "relay": ("flwr-serverapp", "FLWR_HOME={0}/lung/flower"),
+    "superlink": ("flower-superlink", "{0}/lung/flower/superlink.db"),
+}
+"""The program of each of Flower's processes, and an argument or variable that no other one of it has."""
 
-def processes(containing: str) -> list[int]:
-    """The numbers of processes whose command line contains a text."""
-    found = []
+
+def process(program: str, has: str) -> int | None:
+    """The number of a running process."""
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if containing in command and int(folder.name) != os.getpid():
-            found.append(int(folder.name))
-    return found
+        with suppress(OSError):
+            words = (folder / "cmdline").read_text(errors="replace").split("\0")
+            if program in map(os.path.basename, words):
+                words += (folder / "environ").read_text(errors="replace").split("\0")
+                if has in words:
+                    return int(folder.name)
+    return None
 
 
-def kill(numbers: Sequence[int]) -> None:
-    assert numbers
-    for number in numbers:
-        os.kill(number, signal.SIGKILL)
+def kill(one: Hospitals, kind: str, site: str, again: Sequence[str]) -> None:
+    """Kill a process, as soon as there is one, and start again what nobody else does."""
+    if kind in FLOWERS:
+        program, has = FLOWERS[kind]
+        there = waited(lambda: process(program, has.format(one.folder, site)), one.folder / "server.log", one.running)
+        os.kill(there, signal.SIGKILL)
+        return
+    name = site if kind == "site" else kind
+    one.running[name].kill()
+    one.running[name].wait()
+    if kind == "site":
+        one.start_site(site)
+    else:
+        one.start_server([*again, "resume=true"])
 
 
-def kill_site(one: Hospitals) -> None:
-    one.running["north"].kill()
-    one.running["north"].wait()
-    one.start_site("north")
+def round_after(one: Hospitals, before: int) -> int:
+    """Wait until the run has a later round behind it; its number. Meanwhile no site does a job twice."""
+
+    def later() -> int | None:
+        assert_done_once(one.folder)
+        last = max(map(int, re.findall(r"round +(\d+)/", one.said("server"))), default=0)
+        return last if last > before else None
+
+    return waited(later, one.folder / "server.log", one.running)
 
 
-def kill_supernode(one: Hospitals) -> None:
-    kill([n for n in processes("flower-supernode") if n in processes(f"{one.folder}/lung-north/node")])
-
-
-def kill_relay(one: Hospitals) -> None:
-    home = f"{one.folder}/lung/flower"
-    kill([n for n in processes("flwr-serverapp") if f"FLWR_HOME={home}" in _variables(n)])
-
-
-def kill_superlink(one: Hospitals) -> None:
-    kill([n for n in processes("flower-superlink") if n in processes(f"{one.folder}/lung/flower/superlink.db")])
-
-
-def _variables(number: int) -> list[str]:
-    return Path(f"/proc/{number}/environ").read_bytes().decode(errors="replace").split("\0")
-
-
-def kill_server(one: Hospitals) -> None:
-    one.running["server"].kill()
-    one.running["server"].wait()
-
-
-def at_a_moment(killed: Callable[[Hospitals], None], one: Hospitals, name: str) -> None:
-    """Kill something in the next seconds."""
-    wait = random.SystemRandom().uniform(0, 20)
-    print(f"{name} after {wait:.1f} s")
-    time.sleep(wait)
-    killed(one)
+def assert_done_once(folder: Path) -> None:
+    """Of what sites still keep of their jobs; they forget what no server may ask for again."""
+    for named in folder.glob("killed/sites.run"):
+        for index in folder.glob(f"lung-*/runs/{named.read_text()}/index.json"):
+            done = [(entry["round"], entry["job"]) for entry in json.loads(index.read_text())]
+            assert len(done) == len(set(done)), f"{index}: {done}"
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
-@pytest.mark.parametrize("killed", [kill_site, kill_supernode, kill_relay, kill_superlink, kill_server])
-@pytest.mark.parametrize("repeat", range(KILLS))
-def test_a_run_in_which_something_is_killed_has_the_same_bits(
-    hospitals: Hospitals, killed: Callable[[Hospitals], None], repeat: int, tmp_path: Path
-) -> None:
-    """At a moment that is drawn, after the first round has begun; and nothing is done twice."""
-    output = f"{killed.__name__}-{repeat}"
-    server = hospitals.start_server([*FEDPROX, f"output={output}"])
-    until = time.monotonic() + 300
-    try:
-        while "round 1/4" not in hospitals.said("server"):
-            assert server.poll() is None, hospitals.said("server")
-            assert time.monotonic() < until, hospitals.said("server")
-            time.sleep(0.5)
-        at_a_moment(killed, hospitals, output)
-        if killed is kill_server:
-            server = hospitals.start_server([*FEDPROX, f"output={output}", "resume=true"])
-        assert not server.wait(LONGEST), hospitals.said("server")
-    finally:
-        server.terminate()
-        server.wait(60)
-    here = simulated(hospitals.folder, tmp_path / "here", [*FEDPROX[:-1]])
-    assert_same(hospitals.ran(output), here)
-    (named,) = (hospitals.folder / output).glob("sites.run")
-    for index in hospitals.folder.glob(f"lung-*/runs/{named.read_text()}/index.json"):
-        done = [(entry["round"], entry["job"]) for entry in json.loads(index.read_text())]
-        assert len(done) == len(set(done))
+@pytest.mark.timeout(LONGEST * (2 + KILLS))
+def test_a_run_in_which_everything_is_killed_has_the_same_bits(hospitals: Hospitals, tmp_path: Path) -> None:
+    """In a drawn order, each at a drawn moment of the round after one that was come through since the last kill."""
+    rng, kinds, started = random.Random(SEED), KILLS * [*FLOWERS, "site", "server"], time.monotonic()
+    rng.shuffle(kinds)
+    words = ["method=flr", "train.keep_momentum=true", "fraction=0.7", f"rounds={3 + 3 * len(kinds) // 2}"]
+    words += ["eval.every=10"]  # participations: a Python starts for each message
+    served = [*words, "checkpoint.every=1", "output=killed"]
+    hospitals.start_server(served)
+    print(f"\n{len(kinds)} kills, FLNL_KILLS_SEED={SEED}")
+    first, begun = round_after(hospitals, 0), time.monotonic()
+    done = round_after(hospitals, first)
+    length = (time.monotonic() - begun) / (done - first)
+    for kind in kinds:
+        site, wait = rng.choice([*SIZES]), rng.uniform(0, length)
+        time.sleep(wait)
+        kill(hospitals, kind, site, served)
+        at = f"{wait:.1f} of {length:.1f} s after round {done}"
+        print(f"{time.monotonic() - started:5.0f} s: {kind} ({site}), {at}", flush=True)
+        done = round_after(hospitals, done)
+    round_after(hospitals, done)  # or the run had ended before the last one was killed
+    assert not hospitals.running["server"].wait(LONGEST), hospitals.said("server")
+    assert_same(hospitals.ran("killed"), simulated(hospitals.folder, tmp_path / "here", words))
 
 
 # -------------------------------------------------------------------------------------------------------- closed doors
@@ -288,11 +295,7 @@ def test_doors_are_closed(tmp_path: Path) -> None:
         for name in SIZES:
             one.start_site(name)
         server = one.start_server(["method=fedavg", "rounds=1", "fraction=0.4", "output=run"])
-        until = time.monotonic() + 300
-        while "is there" not in one.said("server"):
-            assert server.poll() is None, one.said("server")
-            assert time.monotonic() < until, one.said("server")
-            time.sleep(0.5)
+        waited(lambda: "is there" in one.said("server") or None, tmp_path / "server.log", one.running)
         trusted = ssl.create_default_context(cafile=str(tmp_path / "lung" / "ca.crt"))
         for path, status in (
             ("control/start-run", 404),
@@ -316,24 +319,22 @@ def test_doors_are_closed(tmp_path: Path) -> None:
 
 def test_connections_without_a_request_are_closed(tmp_path: Path) -> None:
     """Or a stranger who opens as many as the gate serves keeps all sites out."""
-    flower, port = Flower.found(PLACE), free_port()
+    flower, port, log = Flower.found(PLACE), free_port(), tmp_path / "gate.log"
     words = ["init", "lung", "--address", f"127.0.0.1:{port}", "--sites", "north"]
     subprocess.run([*FLNL, "federation", *words], cwd=tmp_path, env=environment(), check=True, capture_output=True)
     lung = tmp_path / "lung"
     given = [f"--{name}={lung / file}" for name, file in (("ca", "ca.crt"), ("certificate", "server.crt"))]
     given += [f"--key={lung / 'server.key'}", f"--listen=127.0.0.1:{port}", f"--to=127.0.0.1:{free_port()}"]
-    running = flower.start(tmp_path, tmp_path / "gate.log", flower.program("python"), str(GATE), *given)
+    running = flower.start(tmp_path, log, flower.program("python"), str(GATE), *given)
     trusted = ssl.create_default_context(cafile=str(lung / "ca.crt"))
+
+    def connected() -> socket.socket | None:
+        with suppress(OSError):
+            return socket.create_connection(("127.0.0.1", port), 5)
+        return None
+
     try:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                caller = socket.create_connection(("127.0.0.1", port), 5)
-                break
-            except OSError:
-                assert time.monotonic() < until, (tmp_path / "gate.log").read_text()
-                time.sleep(0.2)
-        with caller, trusted.wrap_socket(caller, server_hostname="127.0.0.1") as stranger:
+        with waited(connected, log) as one, trusted.wrap_socket(one, server_hostname="127.0.0.1") as stranger:
             stranger.settimeout(3 * HEADS)
             stranger.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n")
             with suppress(ConnectionResetError):  # closed, too
@@ -364,11 +365,9 @@ def assert_stranger_stays_out(one: Hospitals, folder: Path) -> None:
         *("--root-certificates", str(folder / "lung" / "ca.crt"), "--auth-supernode-private-key", str(home / "node")),
         *("--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1"),
     ]
-    node, until = flower.start(home, home / "log", *words), time.monotonic() + 120
-    refused = folder / "lung" / "flower" / "superlink.log"
+    node, refused = flower.start(home, home / "log", *words), "No SuperNode found with the given public key"
+    said = folder / "lung" / "flower" / "superlink.log"
     try:
-        while "No SuperNode found with the given public key" not in refused.read_text(errors="replace"):
-            assert time.monotonic() < until, (home / "log").read_text()
-            time.sleep(0.5)
+        waited(lambda: refused in said.read_text(errors="replace") or None, home / "log")
     finally:
         end(node)
