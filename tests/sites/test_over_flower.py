@@ -258,7 +258,7 @@ def test_a_run_in_which_everything_is_killed_has_the_same_bits(hospitals: Hospit
     """In a drawn order, each at a drawn moment of the round after one that was come through since the last kill."""
     rng, kinds, started = random.Random(SEED), KILLS * [*FLOWERS, "site", "server"], time.monotonic()
     rng.shuffle(kinds)
-    words = ["method=flr", "train.keep_momentum=true", "fraction=0.7", f"rounds={3 + 3 * len(kinds) // 2}"]
+    words = ["method=flr", "train.keep_momentum=true", "fraction=0.7", f"rounds={3 + 3 * len(kinds)}"]
     words += ["eval.every=10"]  # participations: a Python starts for each message
     served = [*words, "checkpoint.every=1", "output=killed"]
     hospitals.start_server(served)
