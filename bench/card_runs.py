@@ -23,11 +23,15 @@ from flnl.config.folders import CONF
 HEADS = {"best": "best", "last": "last", "mean of the last 10": "mean_last_10"}
 """The metrics of a card's columns; others are called as they are."""
 FILE = CONF.parent / "bench" / "results" / "card_runs.csv"
+FEDRG = "method=fedrg method.projector=256 method.projection=64"
 SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "digits_iid": (
         "experiment=comparison/digits_iid",
         (
             "method=fedavg",
+            "method=fedcorr",
+            "method=fedgr",
+            FEDRG,
             "method=clc",
             "method=clc method.T_ho=55 method.T=0",
             "method=elr",
@@ -47,6 +51,10 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
             "method=selfie",
         ),
     ),
+    "digits_dirichlet": (
+        "experiment=comparison/digits_iid partition=dirichlet partition.alpha=0.3",
+        ("method=fedavg", "method=fedcorr", "method=fedgr", FEDRG),
+    ),
     "digits_iid_clean_samples": (
         "experiment=comparison/digits_iid eval.benchmark=0.2",
         (
@@ -60,22 +68,26 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         "experiment=benchmark/digits_writers",
         (
             "method=fedavg",
+            "method=fedcorr",
+            "method=fednoro",
+            "method=forward_correction",
             "method=fedclean",
             "method=fedefc",
             "method=fedgr",
-            "method=fedrg method.projector=256 method.projection=64",
+            "method=fedgr method.lambda_b=0 method.lambda_r=0",
+            FEDRG,
             "method=fedsir method.fewest=5 method.fewest_shared=5",
         ),
     ),
     "digits_instance": (
         "dataset=digits partition=iid_uniform partition.num_clients=10 fraction=1.0 noise=instance noise.eta=0.3 "
         "protocol.name=mine protocol.rounds=40",
-        ("method=fedavg", "method=fedbeat"),
+        ("method=fedavg", "method=forward_correction", "method=fedbeat"),
     ),
     "mnist_features": (
-        "dataset=features model=mlp model.hidden=[64] partition=dirichlet partition.num_clients=10 fraction=1.0 "
-        "noise=symmetric noise.eta=0.6 protocol.name=mine protocol.rounds=20 train/optimizer=adamw train.lr=1e-3 "
-        "train.batch_size=16",
+        "dataset=features model=mlp model.hidden=[64] partition=dirichlet partition.num_clients=10 noise=symmetric "
+        "noise.eta=0.6 protocol.name=mine protocol.rounds=20 protocol.fraction=1.0 train/optimizer=adamw "
+        "train.lr=1e-3 train.batch_size=16",
         ("method=fedavg", "method=fedreda"),
     ),
 }
