@@ -13,6 +13,12 @@ def test_a_page_has_the_numbers_of_its_records(name: str) -> None:
     assert (pages.DOCS / name).read_text() == pages.page(f"{name}.j2")
 
 
+def test_the_page_of_the_benchmark_is_what_its_entries_make_of_it() -> None:
+    """``flnl benchmark render`` writes it again."""
+    page = pages.benchmarked()
+    assert (page.folder / "README.md").read_text() == page.markdown()
+
+
 def test_a_claim_that_its_records_contradict_makes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
     claim = "{{ lead(column('fedcorr_2', 'ρ=0.6 τ=0.5'), 'FedCorr') %s 0 }}"

@@ -282,8 +282,8 @@ class Exchange(Part):
     def reveals(self) -> Mapping[type, float]:
         """Types that tell the server or other clients of single samples, of labels by class, or a client's model.
 
-        A real client lets them out only if it has been told to, by the type's name. Their value is the ε of the label
-        differential privacy that they have, which a client adds up; infinite without any.
+        Their value is the ε of the label differential privacy that they have, which a real client adds up, and lets out
+        up to the limit that it was given; without any it is infinite, and a client must have been told the type's name.
         """
         return {}
 
