@@ -284,7 +284,7 @@ def test_without_a_truth_what_needs_it_is_left_out(command: Command, tmp_path: P
     assert said.code == 0, said.err
     record = json.loads((tmp_path / "run" / "result.json").read_text())
     metrics = record["metrics"]
-    assert set(metrics) == {"best", "last", "mean_last_10", "labels", "flagged", "changed"}
+    assert set(metrics) == {"best", "last", "mean_last_10", "best_mean_10", "labels", "flagged", "changed"}
     assert "wrong" not in said.out
     with (tmp_path / "run" / "labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -19,17 +19,17 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     none if a model was not tested, as where a server has no test set.
     """
     import numpy as np  # readers that have nothing to check do without it
+    from numpy.lib.stride_tricks import sliding_window_view
 
     accuracies = [e["accuracy"] for e in evaluations]
     if not accuracies or any(one is None or math.isnan(one) for one in accuracies):
         return {}
-    means = [float(np.mean(accuracies[end - 10 : end])) for end in range(10, len(accuracies))]
-    last = float(np.mean(accuracies[-10:]))
+    means = sliding_window_view(accuracies, min(10, len(accuracies))).mean(1)
     metrics = {
         "best": max(accuracies),
         "last": accuracies[-1],
-        "mean_last_10": last,
-        "best_mean_10": max([*means, last]),
+        "mean_last_10": float(means[-1]),
+        "best_mean_10": float(means.max()),
     }
     if all("validation_accuracy" in e for e in evaluations):
         held_out = [e["validation_accuracy"] for e in evaluations]

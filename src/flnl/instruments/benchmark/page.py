@@ -156,11 +156,13 @@ class Page:
     def _admission(self, task: Task) -> str:
         """What FedAvg can win in a noisy task, and what it loses there by learning wrong labels by heart."""
         ceiling, fedavg = (self.scores.get(name, {}).get(task.name) for name in (CEILING, FEDAVG))
-        said = []
-        if ceiling is not None and fedavg is not None and not task.clean:
+        said: list[str] = []
+        if fedavg is None or task.clean:
+            return ""
+        if ceiling is not None:
             won = median(ceiling.accuracy.values()) - median(fedavg.accuracy.values())
             said.append(f"With right labels FedAvg is {won:.1f} points higher (medians over seeds).")
-        if fedavg is not None and not task.clean and (lost := fedavg.memorised) is not None:
+        if (lost := fedavg.memorised) is not None:
             said.append(f"Its last ten evaluations are {lost:.1f} points below its best ten in a row.")
         return " ".join(said)
 
