@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
 from math import isclose
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -41,17 +42,19 @@ class ContradictedError(Exception):
 
 
 @cache
+def _read(file: Path) -> Sequence[Line]:
+    with file.open(newline="", encoding="utf-8") as text:
+        return list(csv.DictReader(text))
+
+
 def lines(table: str, scale: str) -> Sequence[Line]:
     """The lines of a table's CSV file at a scale: a cell each."""
-    with (RESULTS / scale / f"{table}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return _read(RESULTS / scale / f"{table}.csv")
 
 
-@cache
 def measured(name: str) -> Sequence[Line]:
     """The lines of a file of ``bench/results``: a run each."""
-    with (ROOT / "bench" / "results" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return _read(ROOT / "bench" / "results" / f"{name}.csv")
 
 
 @cache
