@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """What a spreadsheet may read as the beginning of a formula, after any number of marks."""
-_FIRST = frozenset("'=+-@\t\r\n")
-"""The characters with which such a text begins."""
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|inf|nan)")
 MARK = "'"
 
@@ -25,10 +23,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
     writer = csv.writer(
         _Lines(lines.append), lineterminator="\r\n"
     )  # it quotes \r, too, which readers take for a line end
-    writer.writerows(
-        ["" if cell is None else text if (text := str(cell))[:1] not in _FIRST else text_cell(text) for cell in row]
-        for row in rows
-    )
+    writer.writerows(["" if cell is None else text_cell(str(cell)) for cell in row] for row in rows)
     return "".join(lines)
 
 
