@@ -57,7 +57,8 @@ def check(scale: str, composer: Identities, *, each: bool) -> int:
     return len(checked)
 
 
-@pytest.mark.parametrize("scale", ["small", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["small", "paper"])
 def test_every_row_and_column_makes_a_run(scale: str, composer: Identities) -> None:
     assert check(scale, composer, each=False) > 100
 

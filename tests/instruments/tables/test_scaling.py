@@ -92,6 +92,14 @@ def test_readers_are_told_of_a_choice_on_no_test_image() -> None:
     )
 
 
+def test_readers_are_told_of_values_that_fewer_seeds_dropped() -> None:
+    trials = [Trial({"train.lr": "1"}, {1: 0.1}), Trial({"train.lr": "2"}, {1: 0.2, 2: 0.2})]
+    assert (
+        "under seeds 1, 2 (values that were far behind under the first ones: under these alone), on no test image."
+        in Choices.of(Tuned(["x"], "validation", [1, 2], [Study({}, ["method=a"], trials)])).sentence
+    )
+
+
 def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     def study(each: str, rate: str) -> Study:
         key, value = each.split("=")

@@ -84,7 +84,7 @@ def _read(folder: Path) -> _Split:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UserError(
-            f"dataset.root: {folder} has no .json files; make them with LEAF's data/femnist/preprocess.sh "
+            f"dataset.root: {folder} has no .json files; make them with LEAF's data/femnist/preprocess.sh -t sample "
             "(github.com/TalwalkarLab/leaf), and set dataset.root to its folder data, which has train and test"
         )
     pixels, labels, writers = [], [], list[str]()

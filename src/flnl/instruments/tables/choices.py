@@ -83,7 +83,9 @@ def _how(tuned: Tuned) -> str:
     """What decided, and what it shares with the tables' results."""
     score, seeds = MEASURES.get(tuned.measure, tuned.measure), ", ".join(map(str, tuned.seeds))
     shares = "on the images that results are measured on" if tuned.measure in ON_TEST_SET else "on no test image"
-    return f"The score was the {score}, under seed{'s' if len(tuned.seeds) > 1 else ''} {seeds}, {shares}."
+    dropped = any(study.dropped(trial) for study in tuned.studies for trial in study.trials)
+    fewer = " (values that were far behind under the first ones: under these alone)" if dropped else ""
+    return f"The score was the {score}, under seed{'s' if len(tuned.seeds) > 1 else ''} {seeds}{fewer}, {shares}."
 
 
 def _at_edges(tuned: Tuned) -> Iterator[str]:

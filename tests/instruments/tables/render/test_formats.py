@@ -108,13 +108,22 @@ Our order of the methods beside the paper's:
 | all, the paper's CIFAR-10 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 | all, the paper's CIFAR-100 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 
-Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv), \
+Made of 4 runs. The runs and the commands behind every number of ours are in [p_1.csv](p_1.csv), \
 their records in [runs](runs.jsonl).
 """
 
 
 def test_markdown_word_for_word() -> None:
     assert md(small()) == EXPECTED
+
+
+def test_a_table_of_which_nothing_can_run_refers_to_no_run() -> None:
+    nothing = table({"FedAvg": ["not here"], "FedX": [None]}, {"FedAvg": [81.5], "FedX": [None]}, COLUMNS[:1])
+    origin = Evidence().origin([nothing])
+    assert origin == "Nothing of it can run at this scale."
+    assert markdown.table(Sheet(nothing), [], origin).endswith(f"\n\n{origin}\n")
+    waiting = table({"FedAvg": [[None]]}, {"FedAvg": [81.5]}, COLUMNS[:1])
+    assert Evidence().origin([waiting]) == "None of its runs has come to its end yet."
 
 
 def test_latex_has_the_same_cells() -> None:

@@ -88,9 +88,9 @@ class Evidence:
         summary = {
             "runs": str(len(folders)),
             "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
-            "commit": _counted(_each(made, lambda one: one.commit)),
-            "device": _counted(_each(made, lambda one: one.device)),
-            "executor": _counted(_each(made, lambda one: one.executor)),
+            "commit": _counted(_each(made, lambda one: one.commit), len(made)),
+            "device": _counted(_each(made, lambda one: one.device), len(made)),
+            "executor": _counted(_each(made, lambda one: one.executor), len(made)),
             "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
             "versions": ", ".join(sorted(versions)),
         }
@@ -98,7 +98,10 @@ class Evidence:
 
     def origin(self, tables: Iterable[Filled]) -> str:
         """The origin of ``tables`` as a sentence: how many runs, when and at which commit."""
+        tables = list(tables)
         summary = self.provenance(tables)
+        if not any(cell.runs for table in tables for row in table.cells for cell in row):
+            return "Nothing of it can run at this scale."
         if summary["runs"] == "0":
             return "None of its runs has come to its end yet."
         runs = (summary["runs"] + (" run" if summary["runs"] == "1" else " runs"), summary.get("started"))
@@ -117,9 +120,10 @@ def _name(part: object) -> str:
     return str(part.get("name", part) if isinstance(part, Mapping) else part)
 
 
-def _counted(texts: Iterable[str]) -> str:
-    """The distinct texts; with the number of runs of each if there are several."""
+def _counted(texts: Iterable[str], runs: int) -> str:
+    """The distinct texts; with the number of runs of each if there are several, which may be more than ``runs``."""
     times = Counter(texts)
     if len(times) == 1:
         return next(iter(times))
-    return ", ".join(f"{text} ({counted(n, 'run')})" for text, n in sorted(times.items()))
+    of_each = ", ".join(f"{text} ({counted(n, 'run')})" for text, n in sorted(times.items()))
+    return f"{of_each}; a run that went on elsewhere counts at each" if times.total() > runs else of_each

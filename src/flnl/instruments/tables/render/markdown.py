@@ -11,6 +11,7 @@ from flnl.instruments.tables.render.costs import HEADING, Costs
 from flnl.instruments.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.instruments.tables.render.ranking import Ranking, papers_mean_ranks
 from flnl.instruments.tables.render.sheet import DASH, NOISE, Entry, Sheet
+from flnl.instruments.tables.results import Filled
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs: Costs | None = None) -> str:
@@ -34,10 +35,19 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs:
         bullets("Notes", sheet.notes),
         _agreement(agreements),
         _costs(costs),
-        f"{escaped(provenance)} The runs and the commands behind every number are in "
-        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv), their records in [runs](runs.jsonl).",
+        f"{escaped(provenance)} {_traces(sheet.filled)}".rstrip(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _traces(filled: Filled) -> str:
+    if not any(cell.runs for row in filled.cells for cell in row):
+        return ""
+    file = f"{filled.table.name}.csv"
+    return (
+        f"The runs and the commands behind every number of ours are in [{file}]({file}), "
+        "their records in [runs](runs.jsonl)."
+    )
 
 
 def scale(sheet: Sheet, changes: Sequence[str]) -> str:
