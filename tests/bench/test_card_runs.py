@@ -9,6 +9,7 @@ from bench import card_runs
 from bench.whole_runs import read_rows
 
 
+@pytest.mark.slow
 def test_a_line_has_what_its_run_has_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "runs.csv"
     monkeypatch.setattr(card_runs, "FILE", file)

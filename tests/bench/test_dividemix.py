@@ -10,6 +10,7 @@ from bench import dividemix
 from bench.whole_runs import read_rows
 
 
+@pytest.mark.slow
 def test_all_ways_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, data, folder = np.random.default_rng(0), tmp_path / "data", tmp_path / "runs"
     (data / "cifar-10-batches-py").mkdir(parents=True)

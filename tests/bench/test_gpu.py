@@ -17,6 +17,7 @@ def test_without_a_gpu_one_sentence_says_so(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_it_can_be_tried_out_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a CPU can do, a way that fails among it, and a profile; the report is there after each way."""
     monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, samples=20))

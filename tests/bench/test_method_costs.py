@@ -8,6 +8,7 @@ from bench import method_costs
 from bench.whole_runs import read_rows
 
 
+@pytest.mark.slow
 def test_lines_are_what_runs_have_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ from flnl.models.resnet import ResNet
 from tests.engine.executors import jobs
 from tests.properties.reference import References
 from tests.properties.runs import assembled, difference
-from tests.registry import BY_NAME, COVERING, Entry, others_slow
+from tests.registry import BY_NAME, Entry, others_slow
 from tests.toys import mlp, network
 
 
@@ -78,7 +78,7 @@ def same(one: Sequence[RoundResult], other: Sequence[RoundResult]) -> bool:
     )
 
 
-@pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_they_agree_with_sequential_to_the_bit(
     entry: Entry, references: References, tmp_path: Path, handed: list[int]
 ) -> None:
