@@ -110,7 +110,7 @@ def test_the_executor_is_chosen_for_the_largest_batch(tmp_path: Path) -> None:
     def products(*more: str) -> int:
         with assembled(words, tmp_path / str(next(folders)), *more) as parts:
             cfg = compose.load([*words, *more])
-            return Work.of(cfg, parts.method, parts.evaluator.network, [21] * 8).multiply_adds
+            return Work.of(cfg, parts.method, compose.training(cfg), parts.evaluator.network, [21] * 8).multiply_adds
 
     assert products(f"+{USUAL}.batch_size=21") == 3 * products()
     assert products(f"+{USUAL}.batch_size=1", "+method.stages.warmup.train.batch_size=14") == 2 * products()

@@ -158,17 +158,17 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
     held_out = np.zeros(len(run.position), np.bool_)
     held_out[index] = True
     trained = _restricted(run.federation, ~held_out, fingerprint)
-    method = assemble(compose.build(cfg.method), option_of)
+    method, training = assemble(compose.build(cfg.method), option_of), compose.training(cfg)
     network, params = initial_network(cfg, method, trained.dataset, placement_for(cfg.device, cfg.precision))
     count = len(trained.with_data)
     scored, share = run.position[index], cfg.audit.window
     evaluations = Evaluations.of(method, count, cfg.eval.every).planned(method, count)
     recorder = Recorder(trained.dataset, scored, trained.tested, network, share, evaluations)
     evaluator = Evaluator(trained, network, method, recorder=recorder)
-    work = auto.Work.of(cfg, method, network, trained.counts)
+    work = auto.Work.of(cfg, method, training, network, trained.counts)
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
     try:
-        settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
+        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
         state = loop.initial_state(params)
         with tempfile.TemporaryDirectory() as scratch:
             shelf = client_shelf(Path(scratch), network.device)

@@ -27,6 +27,7 @@ from flnl.core.messages import Kept
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.core.training import Training
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.federation.recorded import what_differs
@@ -61,10 +62,11 @@ UPPER_BOUND = "upper bound, not a method: it uses the ground truth of its client
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's locked folder, with its method, key and resolved configuration."""
+    """A run's locked folder, with its method, key, settings of local training and resolved configuration."""
 
     folder: RunFolder
     method: Method
+    training: Training
     key: str
     plain: Mapping[str, Any]
 
@@ -79,7 +81,7 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
     """
     plain = compose.resolved(cfg)
     key = identity.run_key(plain)
-    method = method_of(cfg, overrides)
+    method, training = method_of(cfg, overrides), compose.training(cfg)
     reuse = Reuse()
     folder, decision = open_folder(
         output=cfg.output,
@@ -92,7 +94,7 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
     )
     if decision:
         progress.opening([decision])
-    return Claim(folder, method, key, plain)
+    return Claim(folder, method, training, key, plain)
 
 
 def method_of(cfg: DictConfig, overrides: Sequence[str]) -> Method:
@@ -131,12 +133,12 @@ def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> S
 
 
 def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:
-    folder, method = claimed.folder, claimed.method
+    folder, method, training = claimed.folder, claimed.method, claimed.training
     placement = placement_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     network, initial = initial_network(cfg, method, federation.dataset, placement)
     kind = federation.dataset.transform.kind
-    method.check_network(network.module, _held(federation), compose.training(cfg), kind)
+    method.check_network(network.module, _held(federation), training, kind)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     begun, resumed = folder.earlier, None
@@ -147,24 +149,24 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     state = _state(initial, resumed, federation, network, claimed)
     shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
-    work = auto.Work.of(cfg, method, network, federation.counts)
+    work = auto.Work.of(cfg, method, training, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
     _refuse_states_elsewhere(state, executor)
     about_clients: list[str] = []
     if isinstance(executor, ClientsApart):
         evaluator, about_clients = executor.apart(cfg, evaluator, folder.path)
         if cfg.audit.record is True:  # auto: no, as it takes a model to each client
-            recorder = _recorder(cfg, method, evaluator.federation, network, resumed, apart=True)
+            recorder = _recorder(cfg, claimed, evaluator.federation, network, resumed, apart=True)
             evaluator = replace(evaluator, recorder=recorder)
     else:
-        evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
+        evaluator = replace(evaluator, recorder=_recorder(cfg, claimed, federation, network, resumed))
     about = _about(cfg, overrides, claimed, evaluator, executor)
     if begun is not None:
         _tell_what_goes_on(begun, about, resumed)
-    progress.opening([_setting(cfg, evaluator.federation), chosen, f"in {folder.path}", *about_clients])
-    _tell_of_conditions(cfg, about, evaluator)
+    progress.opening([_setting(cfg, training, evaluator.federation), chosen, f"in {folder.path}", *about_clients])
+    _tell_of_conditions(cfg, training, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
-    return Session(cfg, folder, about, evaluator, executor, state=state, initial=initial, resumed=resumed)
+    return Session(cfg, folder, about, evaluator, executor, training, state=state, initial=initial, resumed=resumed)
 
 
 def _held(federation: Federation) -> dict[int, int]:
@@ -251,7 +253,7 @@ def _tell_what_goes_on(begun: RunRecord, about: RunRecord, resumed: Checkpoint |
         progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
 
 
-def _tell_of_conditions(cfg: DictConfig, about: RunRecord, evaluator: Evaluator) -> None:
+def _tell_of_conditions(cfg: DictConfig, training: Training, about: RunRecord, evaluator: Evaluator) -> None:
     """Print what the run's results depend on beside its configuration, its stages, and what may be a mistake."""
     federation, method, network = evaluator.federation, evaluator.method, evaluator.network
     by_names = f"note: files of {federation.dataset.name} are identified by path and size only, not by their contents"
@@ -268,7 +270,7 @@ def _tell_of_conditions(cfg: DictConfig, about: RunRecord, evaluator: Evaluator)
     others = filter(None, [taken(network.device)])
     progress.opening([f"warning: {line}" for line in (*method.warnings(), *others)])
     kind = federation.dataset.transform.kind
-    cautions = method.cautions(_held(federation), compose.training(cfg), kind, federation.num_classes)
+    cautions = method.cautions(_held(federation), training, kind, federation.num_classes)
     progress.opening([f"note: {shortened(cfg, line)}" for line in cautions])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])
 
@@ -366,7 +368,7 @@ def _refuse_other_data(what: str, recorded: object, federation: Federation, clai
 
 def _recorder(
     cfg: DictConfig,
-    method: Method,
+    claimed: Claim,
     federation: Federation,
     network: Network,
     resumed: Checkpoint | None,
@@ -385,11 +387,11 @@ def _recorder(
         wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
     if not wanted:
         return None
-    sizes = federation.counts
+    sizes, method = federation.counts, claimed.method
     evaluations = Evaluations.of(method, len(sizes), cfg.eval.every).planned(method, len(sizes))
     stride = 1
     if cfg.audit.record is not True:
-        epochs = sum(planned.epochs(method, compose.training(cfg), sizes))
+        epochs = sum(planned.epochs(method, claimed.training, sizes))
         stride = affordable_stride(len(evaluations), epochs, len(sizes))
     earlier = None if resumed is None else resumed.recorded
     if earlier is None and resumed is not None:
@@ -434,14 +436,14 @@ def _print_differences(earlier: RunRecord, about: RunRecord) -> None:
         progress.opening([f"note: {', '.join(changed)}; results may differ from an uninterrupted run in the last bits"])
 
 
-def _setting(cfg: DictConfig, federation: Federation) -> str:
+def _setting(cfg: DictConfig, training: Training, federation: Federation) -> str:
     sizes = federation.counts
     names = federation.client_names
     named = names is not None and names != tuple(map(str, range(len(names))))
     called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names and named else ""
     return (
         f"{federation.dataset.name}: {len(sizes)} clients{called} of {min(sizes)} to {max(sizes)} samples; "
-        f"protocol {cfg.protocol.name}: {compose.training(cfg).described()}"
+        f"protocol {cfg.protocol.name}: {training.described()}"
     )
 
 

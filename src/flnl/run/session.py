@@ -22,6 +22,7 @@ from flnl.core.fault import Fault
 from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
+from flnl.core.training import Training
 from flnl.core.usage import Usage, Used
 from flnl.data import preparations
 from flnl.engine import loop, model_file, planned
@@ -60,6 +61,7 @@ class Session:
         about: RunRecord,
         evaluator: Evaluator,
         executor: Executor,
+        training: Training,
         *,
         state: FederatedState,
         initial: Params,
@@ -67,7 +69,7 @@ class Session:
     ) -> None:
         self.cfg, self.folder = cfg, folder
         self.method, self.federation = evaluator.method, evaluator.federation
-        self.executor, self.evaluator = executor, evaluator
+        self.executor, self.evaluator, self._training = executor, evaluator, training
         self.state, self._initial = state, initial
         self.rounds = self.method.length(len(self.federation.with_data))
         self._about, self._record = about, Record(folder.path)
@@ -129,7 +131,7 @@ class Session:
         """The loop's input, besides the state."""
         cfg = self.cfg
         settings = loop.Settings(
-            *(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial),
+            *(cfg.seed, self._training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial),
             Fault(**(cfg.get("fault") or {})),
         )
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
@@ -141,7 +143,7 @@ class Session:
     @property
     def epochs(self) -> list[float]:
         """Planned local epochs of every round."""
-        return planned.epochs(self.method, compose.training(self.cfg), self.federation.counts)
+        return planned.epochs(self.method, self._training, self.federation.counts)
 
     @property
     def over(self) -> bool:

@@ -172,7 +172,7 @@ def test_the_steps_of_a_round_are_counted(tmp_path: Path) -> None:
         with assembled(WORDS, tmp_path / folder, *more) as parts:
             cfg = compose.load([*WORDS, *more])
             for sizes, steps in zip(([21, 22] * 4, [21, *[22] * 7]), expected, strict=True):
-                assert Work.of(cfg, parts.method, parts.evaluator.network, sizes).steps == steps
+                assert Work.of(cfg, parts.method, compose.training(cfg), parts.evaluator.network, sizes).steps == steps
 
 
 PROCESSES = {"name": "processes", "workers": 2, "start": "fork", "inner": {"name": "sequential"}}

@@ -23,7 +23,6 @@ from flnl.console.cores import multiplies_bf16, usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.importing import located
 from flnl.core.method import Method
-from flnl.core.stage import Stage
 from flnl.core.training import Training
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
@@ -91,19 +90,21 @@ class Work:
     steps: int = 0  # of the largest round, with clients of mean size
 
     @classmethod
-    def of(cls, cfg: DictConfig, method: Method, network: Network, sizes: Sequence[int]) -> Work:
+    def of(cls, cfg: DictConfig, method: Method, training: Training, network: Network, sizes: Sequence[int]) -> Work:
         """The work of a run of ``method`` with clients of these ``sizes``, numbers of samples."""
-        clients = len(sizes)
+        clients, of_stages = len(sizes), [stage.training(training) for stage in method.stages]
         return cls(
             model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
-            multiply_adds=multiply_adds(network) * max(_training(cfg, stage).batch_size for stage in method.stages),
+            multiply_adds=multiply_adds(network) * max(one.batch_size for one in of_stages),
             cohorts={stage.name: stage.size(clients) for stage in method.stages},
             device=network.device.type,
             cores=max(1, usable_cores() // torch.get_num_threads()),
             shared=_beside_others(),
-            unstackable=unstackable(cfg, method, network),
-            steps=max(stage.size(clients) * _steps(_training(cfg, stage), sizes) for stage in method.stages),
+            unstackable=unstackable(method, training, network),
+            steps=max(
+                stage.size(clients) * _steps(one, sizes) for stage, one in zip(method.stages, of_stages, strict=True)
+            ),
         )
 
     @property
@@ -112,18 +113,13 @@ class Work:
         return self.steps * (self.multiply_adds + STEP)
 
 
-def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
+def unstackable(method: Method, training: Training, network: Network) -> str | None:
     """Why some stage of the method cannot stack clients; None if all stages can."""
     for stage in method.stages:
-        job = LocalTraining(_training(cfg, stage), stage.batch, stage.local, stage.gradient, stage.exchange)
+        job = LocalTraining(stage.training(training), stage.batch, stage.local, stage.gradient, stage.exchange)
         if (reason := why_not(job, network)) is not None:
             return reason
     return None
-
-
-def _training(cfg: DictConfig, stage: Stage) -> Training:
-    """The settings of local training in a stage's first round."""
-    return stage.training(compose.training(cfg))
 
 
 def _steps(training: Training, sizes: Sequence[int]) -> int:
