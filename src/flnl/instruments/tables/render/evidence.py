@@ -126,4 +126,4 @@ def _counted(texts: Iterable[str], runs: int) -> str:
     if len(times) == 1:
         return next(iter(times))
     of_each = ", ".join(f"{text} ({counted(n, 'run')})" for text, n in sorted(times.items()))
-    return f"{of_each}; a run that went on elsewhere counts at each" if times.total() > runs else of_each
+    return f"{of_each}; a run that went on with another counts at each" if times.total() > runs else of_each
