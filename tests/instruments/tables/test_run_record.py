@@ -70,7 +70,8 @@ def test_a_resumed_run_tells_of_every_process(tmp_path: Path) -> None:
     first = told(one)["earlier"]
     assert first == [{"rounds": 2, "commit": "a" * 40, "versions": {"torch": "2.0"}}, {"rounds": 3}]
     summary = Evidence().provenance([table_of])
-    assert summary["commit"] == f"{'a' * 40} (1 run), {'b' * 40} (1 run)"
+    of_each = f"{'a' * 40} (1 run), {'b' * 40} (1 run)"
+    assert summary["commit"] == f"{of_each}; a run that went on with another counts at each"
     assert (summary["runs"], summary["device"], summary["versions"]) == ("1", "cpu", "torch 2.0, torch 2.1")
     recorded(one.folder, [0.5], **now, earlier=first)
     assert told(one)["earlier"] == first
