@@ -53,8 +53,9 @@ PEERS = tuple(
 
 
 def executors(conf: Path = ROOT / "conf/executor") -> list[str]:
-    """The configured executors, the sequential one first."""
-    return sorted((p.stem for p in conf.glob("*.yaml")), key=lambda name: (name != "sequential", name))
+    """The configured executors, the sequential one first; without ``served``, which ``flnl serve`` alone can begin."""
+    names = (p.stem for p in conf.glob("*.yaml") if p.stem != "served")
+    return sorted(names, key=lambda name: (name != "sequential", name))
 
 
 def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
