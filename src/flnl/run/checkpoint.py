@@ -279,8 +279,8 @@ def load(path: Path, device: torch.device = CPU) -> Checkpoint:
         checkpoint = decode(torch.load(path, weights_only=True, map_location=partial(_placed, device)))
     except Exception as error:
         raise UserError(
-            f"{path} is intact, but this version cannot read it ({error}): use the version or the commit that its result.json names, or "
-            "start a new run in another folder"
+            f"{path} is intact, but this version cannot read it ({error}): use the version or the commit that its "
+            "result.json names, or start a new run in another folder"
         ) from error
     assert isinstance(checkpoint, Checkpoint), "checkpoint files hold a Checkpoint"
     return checkpoint
