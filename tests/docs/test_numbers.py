@@ -159,6 +159,21 @@ def test_pages_say_how_many_rates_lie_at_an_edge_of_their_grid() -> None:
     assert f"{lenet[1]} and {lenet[2]} of {lenet[0]}" in tables
 
 
+def test_the_benchmarks_have_the_ratios_to_other_frameworks() -> None:
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for row in numbers(ROOT / "bench" / "results" / "peers.csv"):
+        seconds.setdefault((row["workload"], row["way"]), []).append(float(row["seconds_a_round"]))
+    text = (ROOT / "docs" / "benchmarks.md").read_text().split("## Beside other frameworks")[1]
+    told = rows(text, "workload | hand")
+    assert {name.strip("`") for name, *_ in told} == {workload for workload, _ in seconds}
+    for name, *cells in told:
+        pairs = [zip(seconds[name.strip("`"), way], seconds[name.strip("`"), "auto"], strict=True) for way in PEERS]
+        assert cells == [f"{median(theirs / ours for theirs, ours in turns):.1f}" for turns in pairs], name
+
+
+PEERS = ("hand", "flower", "pfl", "fluke")
+
+
 def test_the_readme_counts_what_there_is() -> None:
     readme = prose(ROOT / "README.md")
     assert f"{len({method for _, method in studies()})} methods in four settings" in readme
