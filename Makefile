@@ -50,11 +50,11 @@ comparison: $(STAMP) ## add what docs/comparison.json lacks: make comparison MET
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m flnl card $(ARGS)
 
-test: $(STAMP) ## the tests, in fifteen minutes on two quiet cores
+test: $(STAMP) ## the tests, in about half an hour on two quiet cores
 	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda -m "not slow"
 	@$(GPU_TESTS) -m "not slow"
 
-test-all: $(STAMP) ## every test, in under an hour
+test-all: $(STAMP) ## every test, the slow ones too
 	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda
 	@$(GPU_TESTS)
 
