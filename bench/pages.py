@@ -10,13 +10,15 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from math import isclose
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from scipy.stats import ttest_rel
 
 from flnl.config.folders import CONF
 from flnl.instruments.benchmark import definition, entries, standing
@@ -28,6 +30,7 @@ from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_me
 from flnl.instruments.tables.render.sheet import text
 from flnl.instruments.tables.results import Filled
 from flnl.instruments.tables.run_record import Written
+from flnl.record.tuned import Study, Tuned
 from flnl.storage.input_file import parse_json
 
 ROOT = CONF.parent
@@ -228,6 +231,59 @@ def benchmarked() -> benchmark.Page:
     return benchmark.Page(newest, [*entries.entries(newest)], entries.RESULTS / newest.version)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A method in an experiment of a comparison, beside FedAvg under the same seeds; accuracies in percent."""
+
+    scores: Sequence[float]
+    fedavg: Sequence[float]
+    rate: str
+
+    @property
+    def mean(self) -> float:
+        """Of the seeds' means of the last ten evaluations."""
+        return fmean(self.scores)
+
+    @property
+    def deviation(self) -> float:
+        """The sample standard deviation over seeds."""
+        return stdev(self.scores)
+
+    @property
+    def ahead(self) -> float:
+        """By how much of FedAvg, in points; negative if it is behind."""
+        return self.mean - fmean(self.fedavg)
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether a paired t-test over seeds tells it from FedAvg (p < 0.05)."""
+        return self.p(self.fedavg) < 0.05
+
+    def p(self, other: Sequence[float]) -> float:
+        """The p-value of a paired t-test over seeds; 1 where all are equal."""
+        return 1.0 if [*self.scores] == [*other] else float(ttest_rel(self.scores, other).pvalue)
+
+
+@cache
+def compared(name: str) -> Mapping[str, Mapping[str, Beside]]:
+    """The methods of a file of ``flnl tune``, by experiment, in the order in which their papers' kinds are listed."""
+    found: dict[str, dict[str, Beside]] = {}
+    studies = Tuned.load(DOCS / f"{name}.json").studies
+    for fedavg in (study for study in studies if study.each["method"] == "fedavg"):
+        experiment = fedavg.each["experiment"]
+        found[experiment.removeprefix("comparison/")] = {
+            study.each["method"]: Beside(_reported(study), _reported(fedavg), study.chosen.values["train.lr"])
+            for study in studies
+            if study.each["experiment"] == experiment and study.reported is not None and study.chosen is not None
+        }
+    return found
+
+
+def _reported(study: Study) -> Sequence[float]:
+    assert study.reported is not None, study.each
+    return [100 * (score or 0.0) for _, score in sorted(study.reported.scores["mean_last_10"].items())]
+
+
 def highest(scores: standing.Ranked, task: str) -> str:
     """The entry with the highest mean in a task."""
     return max(scores, key=lambda name: scores[name][task].mean)
@@ -262,7 +318,7 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, warmed)
+    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, warmed, compared)
     known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
     environment.globals |= {one.__name__: one for one in (*known, min, max, abs, dict, float)}
     return environment.get_template(template).render()

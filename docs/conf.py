@@ -88,6 +88,7 @@ docs/experiments
 docs/own_data_measured
 docs/audit_measured
 docs/comparison
+docs/comparison_newer
 docs/benchmark
 docs/costs
 docs/readings
