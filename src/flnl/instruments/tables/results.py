@@ -108,3 +108,8 @@ class Filled:
     cells: tuple[tuple[Cell, ...], ...]  # [row][rendered column]
     notes: tuple[str, ...]  # of this table at this scale
     noise: tuple[str, ...] = ()  # percent of wrong given labels in the runs of each rendered column; empty if unknown
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs behind all cells, whether they have run or not; none if no cell can run."""
+        return [run for row in self.cells for cell in row for run in cell.runs]

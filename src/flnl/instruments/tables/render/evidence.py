@@ -63,9 +63,7 @@ class Evidence:
         return {
             name: run_record.line(run.folder, run.command, run.seed, written)
             for table in tables
-            for row in table.cells
-            for cell in row
-            for run in cell.runs
+            for run in table.runs
             if (name := self.recorded(run)) and (written := self.written(run.folder))
         }
 
@@ -77,7 +75,7 @@ class Evidence:
 
     def provenance(self, tables: Iterable[Filled]) -> dict[str, str]:
         """A summary of all finished runs behind ``tables``: count, dates, commits, devices, time and versions."""
-        runs = [run for table in tables for row in table.cells for cell in row for run in cell.runs]
+        runs = [run for table in tables for run in table.runs]
         folders = dict.fromkeys(run.folder for run in runs if run.state == "finished")
         records = [self.record(folder) for folder in folders]
         started = (datetime.fromtimestamp(one.started, UTC) for one in records if one.started is not None)
@@ -100,7 +98,7 @@ class Evidence:
         """The origin of ``tables`` as a sentence: how many runs, when and at which commit."""
         tables = list(tables)
         summary = self.provenance(tables)
-        if not any(cell.runs for table in tables for row in table.cells for cell in row):
+        if not any(table.runs for table in tables):
             return "Nothing of it can run at this scale."
         if summary["runs"] == "0":
             return "None of its runs has come to its end yet."

@@ -41,7 +41,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs:
 
 
 def _traces(filled: Filled) -> str:
-    if not any(cell.runs for row in filled.cells for cell in row):
+    if not filled.runs:
         return ""
     file = f"{filled.table.name}.csv"
     return (
