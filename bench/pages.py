@@ -18,11 +18,11 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from scipy.stats import ttest_rel
 
 from flnl.config.folders import CONF
 from flnl.instruments.benchmark import definition, entries, standing
 from flnl.instruments.benchmark import page as benchmark
+from flnl.instruments.compare.significance import Paired
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import rendered, scales
 from flnl.instruments.tables.render.agreement import spearman
@@ -233,55 +233,50 @@ def benchmarked() -> benchmark.Page:
 
 @dataclass(frozen=True)
 class Beside:
-    """A method in an experiment of a comparison, beside FedAvg under the same seeds; accuracies in percent."""
+    """A method in an experiment of a comparison, beside FedAvg under the same seeds."""
 
-    scores: Sequence[float]
-    fedavg: Sequence[float]
-    rate: str
+    study: Study
+    fedavg: Study
+
+    @cached_property
+    def accuracy(self) -> Mapping[str, float]:
+        """The mean of the last ten evaluations of each seed, in percent."""
+        return _reported(self.study)
 
     @property
     def mean(self) -> float:
-        """Of the seeds' means of the last ten evaluations."""
-        return fmean(self.scores)
+        """Over seeds."""
+        return fmean(self.accuracy.values())
 
     @property
     def deviation(self) -> float:
         """The sample standard deviation over seeds."""
-        return stdev(self.scores)
+        return stdev(self.accuracy.values())
 
-    @property
-    def ahead(self) -> float:
-        """By how much of FedAvg, in points; negative if it is behind."""
-        return self.mean - fmean(self.fedavg)
-
-    @property
-    def told_apart(self) -> bool:
-        """Whether a paired t-test over seeds tells it from FedAvg (p < 0.05)."""
-        return self.p(self.fedavg) < 0.05
-
-    def p(self, other: Sequence[float]) -> float:
-        """The p-value of a paired t-test over seeds; 1 where all are equal."""
-        return 1.0 if [*self.scores] == [*other] else float(ttest_rel(self.scores, other).pvalue)
+    @cached_property
+    def paired(self) -> Paired:
+        """How far it is ahead of FedAvg, in points, by seed."""
+        return Paired.of(self.accuracy, _reported(self.fedavg))
 
 
 @cache
 def compared(name: str) -> Mapping[str, Mapping[str, Beside]]:
-    """The methods of a file of ``flnl tune``, by experiment, in the order in which their papers' kinds are listed."""
-    found: dict[str, dict[str, Beside]] = {}
+    """The methods of a file of ``flnl tune``, by experiment, in the order of the file."""
     studies = Tuned.load(DOCS / f"{name}.json").studies
-    for fedavg in (study for study in studies if study.each["method"] == "fedavg"):
-        experiment = fedavg.each["experiment"]
-        found[experiment.removeprefix("comparison/")] = {
-            study.each["method"]: Beside(_reported(study), _reported(fedavg), study.chosen.values["train.lr"])
-            for study in studies
-            if study.each["experiment"] == experiment and study.reported is not None and study.chosen is not None
+    return {
+        fedavg.each["experiment"].removeprefix("comparison/"): {
+            one.each["method"]: Beside(one, fedavg)
+            for one in studies
+            if one.each["experiment"] == fedavg.each["experiment"] and one.reported is not None
         }
-    return found
+        for fedavg in studies
+        if fedavg.each["method"] == "fedavg"
+    }
 
 
-def _reported(study: Study) -> Sequence[float]:
+def _reported(study: Study) -> Mapping[str, float]:
     assert study.reported is not None, study.each
-    return [100 * (score or 0.0) for _, score in sorted(study.reported.scores["mean_last_10"].items())]
+    return {str(seed): 100 * (score or 0.0) for seed, score in study.reported.scores["mean_last_10"].items()}
 
 
 def highest(scores: standing.Ranked, task: str) -> str:
