@@ -55,6 +55,16 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         "experiment=comparison/digits_iid partition=dirichlet partition.alpha=0.3",
         ("method=fedavg", "method=fedcorr", "method=fedgr", FEDRG),
     ),
+    "digits_uneven_right": (
+        "experiment=comparison/digits_dirichlet noise=none",  # each at its rate in docs/comparison_newer.md
+        (
+            "method=fedavg train.lr=0.01",
+            "method=fedexp train.lr=0.003",
+            "method=fedln train.lr=0.01",
+            "method=clc train.lr=0.03",
+            "method=fedstabilize train.lr=0.1",
+        ),
+    ),
     "digits_iid_clean_samples": (
         "experiment=comparison/digits_iid eval.benchmark=0.2",
         (
