@@ -56,7 +56,7 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("method=fedavg", "method=fedcorr", "method=fedgr", FEDRG),
     ),
     "digits_uneven_right": (
-        "experiment=comparison/digits_dirichlet noise=none",  # each at its rate in docs/comparison_newer.md
+        "experiment=comparison/digits_dirichlet noise=none ~noise.mu",  # each at its rate in docs/comparison_newer.md
         (
             "method=fedavg train.lr=0.01",
             "method=fedexp train.lr=0.003",
