@@ -60,6 +60,12 @@ def measured(name: str) -> Sequence[Line]:
     return _read(ROOT / "bench" / "results" / f"{name}.csv")
 
 
+def card_run(setting: str, run: str) -> float:
+    """The mean over seeds of a card's run: of the last ten evaluations, in percent."""
+    rows = [row for row in measured("card_runs") if (row["setting"], row["run"]) == (setting, run)]
+    return 100 * fmean(parse_json(row["metrics"])["mean_last_10"] for row in rows)
+
+
 @cache
 def runs(scale: str) -> Mapping[str, Written]:
     """The records of a scale, checked as tables check them."""
@@ -313,7 +319,7 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, warmed, compared)
+    cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, card_run, warmed, compared)
     known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
     environment.globals |= {one.__name__: one for one in (*known, min, max, abs, dict, float)}
     return environment.get_template(template).render()
