@@ -331,6 +331,18 @@ def test_folders_that_do_not_fit(folder: Path):
     assert "one class only (cat)" in refusal(folder_part(folder))
 
 
+@pytest.mark.parametrize(("crop_from", "told"), [(None, False), (18, False), (32, False), (33, True), (256, True)])
+def test_crops_that_show_less_than_a_quarter_of_an_image_are_told(
+    folder: Path, crop_from: int | None, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder_part(folder, crop_from=crop_from)()
+    said = [record.getMessage() for record in caplog.records if "crop" in record.getMessage()]
+    assert len(said) == told
+    if crop_from == 256:
+        assert "a random crop shows 0.39 % of a training image; for about three quarters set" in said[0]
+        assert said[0].endswith("dataset.crop_from=18")
+
+
 def test_unreadable_images_do_not_stop_a_run(folder: Path, caplog: pytest.LogCaptureFixture):
     (folder / "train" / "bee" / "1.jpg").write_bytes(b"no image")
     black = [not image.any() for image in folder_part(folder)().train.read(torch.arange(12))]

@@ -104,7 +104,9 @@ def test_numbers_of_interest_are_there(here: Path, tmp_path: Path) -> None:
 def test_a_site_takes_part_if_it_has_allowed_that(tmp_path: Path) -> None:
     """And what it has sent is in its ledger; nothing of single samples crosses."""
     folder = run(WORDS, tmp_path / "run", "executor=sites").folder
-    with pytest.raises(UserError, match=r"site 0 refused: an audit sends CountedLabels, .* allow=\[CountedLabels\]"):
+    with pytest.raises(
+        UserError, match=r"site 0, 1, .* refused: an audit sends CountedLabels, .*allow=\[CountedLabels\]"
+    ):
         perform(folder, Options())
     assert not (folder / "audit").exists()
     perform(folder, Options(data=(ALLOW,)))
@@ -187,7 +189,7 @@ def test_a_question_that_is_none_is_refused(change: dict[str, Any], why: str, th
         with pytest.raises(NotedError):
             perform(there, Options(out=tmp_path / "server"))
     asked = replace(seen[0], **change)
-    with pytest.raises(UserError, match=f"site 0 refused: .*{why}"):
+    with pytest.raises(UserError, match=f"site 0, 1, 2, .* refused: .*{why}"):
         link_[0].audit(dict.fromkeys(link_[0].sites, asked), CountedLabels)
 
 

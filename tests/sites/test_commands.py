@@ -13,7 +13,7 @@ import pytest
 
 from flnl.commands import federation, serve, site
 from flnl.core.errors import UserError
-from flnl.sites import flower_environment
+from flnl.sites import flower_environment, serving
 from flnl.sites.flower_environment import VARIABLE, Flower
 from tests.sites.hospitals import write_data, write_federation, write_site
 from tests.sites.test_federation import PUBLIC, flower
@@ -61,6 +61,9 @@ def test_from_a_federation_to_its_sites(place: Path, capsys: pytest.CaptureFixtu
         (serve.command, ["lung", "dataset=digits"], "samples, labels and who has them are the sites'"),
         (serve.command, ["lung", "shift.level=0.5"], "samples, labels and who has them are the sites'"),
         (serve.command, [], "the following arguments are required: folder"),
+        (serve.command, ["lung", "--check", "method=fedavg"], "method=fedavg: --check trains nothing"),
+        (serve.command, ["lung", "--check"], "east, north, south: not admitted yet"),
+        (serve.command, ["lung", "--check", "--rehearse"], "not allowed with argument"),
         (site.command, ["nowhere"], "nowhere is no site, it has no site.yaml"),
         (site.command, ["init", "n"], "flnl site init FOLDER --invitation FILE makes a site"),
         (site.command, ["n", "--invitation", "i"], "flnl site init FOLDER --invitation FILE makes a site"),
@@ -104,8 +107,32 @@ def test_a_site_that_is_ended_leaves_no_socket(place: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
         assert process.stderr is not None
-        assert "north: 90 images, 10 of 10 classes; calling 127.0.0.1:1" in process.stderr.read()
+        said = process.stderr.read()
+        assert "north: 90 images, 10 of 10 classes; calling 127.0.0.1:1" in said
+        assert said.endswith("stopped; a run that has begun goes on once flnl site lung-north is started again\n")
     assert not socket.exists()
+
+
+def test_a_server_that_is_stopped_while_it_waits_says_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def waits(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "serve", waits)
+    with pytest.raises(KeyboardInterrupt):
+        serve.command(["lung", "method=fedavg"])
+    assert capsys.readouterr().err == "stopped; a run with whole rounds goes on with resume=true\n"
+
+
+def test_a_review_names_its_files_a_line_each(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_site(Path("lung-north"), "north", place)
+    monkeypatch.setattr(type(folder), "review", lambda *given: Path("lung-north/runs/a"))
+    site.command(["lung-north", "--review", "verdicts.csv"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["lung-north/runs/a/audit/index.html", "lung-north/runs/a/corrected.csv"]
 
 
 def test_an_environment_is_made_of_hashed_files_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,8 @@ def test_a_message_waits_for_its_site(carrier: Relayed, tmp_path: Path) -> None:
     assert 50 < relay.ttls[0] <= 60
 
 
-def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path) -> None:
+def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     calls: list[Parts] = []
 
     def third_time(parts: Parts) -> Parts:
@@ -153,6 +154,8 @@ def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path) -> None:
     number = carrier.push("a", [b"1"], 60.0)
     assert answered(carrier, [number]) == {number: [b"1"]}
     assert calls == [[b"1"]] * 3
+    told = "a: a message was not delivered, and is sent again: the site's SuperNode is not connected"
+    assert caplog.messages == [told] * 2
 
 
 def test_what_a_node_lost_is_sent_to_the_one_that_was_started_again(carrier: Relayed, tmp_path: Path) -> None:

@@ -264,13 +264,39 @@ def test_a_run_without_any_test_sample_is_finished(tmp_path: Path, data: Path) -
 
 def test_a_rehearsal_needs_no_site(sites: Sites, tmp_path: Path) -> None:
     words = ["method=fedavg", "rounds=1", *QUICK, f"output={tmp_path / 'rehearsal'}"]
-    with pytest.raises(UserError, match=r"sites\.json is not there: flnl serve .* writes it"):
+    with pytest.raises(UserError, match=r"sites\.json is not there: flnl serve .* --check connects the sites"):
         serving.rehearse(sites.federation.folder, words)
     held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
     greeting.save(agreed(held, ()), sites.federation.folder)
     done = serving.rehearse(sites.federation.folder, words)
     assert done.status == "finished"
     assert done.record.raw["executor"]["name"] == "sites"
+
+
+def test_a_rehearsal_lies_apart_from_runs_and_shows_no_accuracy(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {name: greeting.Held.read(sites.handle(name, hello(name)), name) for name in SIZES}
+    greeting.save(agreed(held, ()), sites.federation.folder)
+    monkeypatch.chdir(tmp_path)
+    serving.rehearse(sites.federation.folder, ["method=fedavg", "rounds=1", *QUICK])
+    assert next(Path("outputs").rglob("result.json")).parent.parent == Path("outputs/rehearsals")
+    assert "round 1/1  no test samples" in capsys.readouterr().err
+
+
+def test_sites_that_refuse_a_run_are_all_named(tmp_path: Path, data: Path) -> None:
+    """Once in one line, also where one of them would have asked somebody first, who is not waited for."""
+    sites = Sites(tmp_path, data, allow=["ClassLosses"])
+    for name in ("north", "east"):
+        sites.folders[name] = set_values(sites.folders[name].folder, allow=[])
+    sites.folders["south"] = set_values(sites.folders["south"].folder, approve="ask")
+    sites.start_again()
+    with pytest.raises(UserError) as raised:
+        sites.serve(tmp_path / "run", ("method=fednoro", "max_rounds=1"))
+    assert str(raised.value) == (
+        "site east, north refused: fednoro sends ClassLosses, which is not allowed there: set allow: [ClassLosses] in "
+        "site.yaml, and start flnl site again"
+    )
 
 
 @pytest.mark.parametrize("word", ["dataset=digits", "partition.path=a", "executor=sequential", "noise=symmetric", "-m"])
@@ -412,8 +438,12 @@ def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:
     words = ["dataset=arrays", "dataset.normalize=none", f"dataset.root={data}", "dataset.file=north.npz"]
     other = door_of(set_values(sites.folders["north"].folder, data=words))
     held["north"] = greeting.Held.read(other.handle(hello("north")), "north")
-    with pytest.raises(UserError, match=r"^north has samples of another size or preparation than east"):
+    with pytest.raises(UserError) as raised:
         agreed(held, ())
+    assert str(raised.value) == (
+        "sites have samples of different size or preparation: mean [0.5] at east and south, [0.0] at north; "
+        "std [0.5] at east and south, [1.0] at north"
+    )
 
 
 def test_classes_are_found_by_name(tmp_path: Path, data: Path) -> None:
@@ -474,7 +504,7 @@ def approve(sites: Sites, name: str) -> None:
 def test_a_run_that_nobody_approves_is_refused(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "APPROVES", 0.05)
     sites = Sites(tmp_path, data, approve="ask")
-    with pytest.raises(UserError, match=r"^site east refused: this run is not approved; its key is [0-9a-f]{64}"):
+    with pytest.raises(UserError, match=r"^site .*east.* refused: this run is not approved; its key is [0-9a-f]{64}"):
         sites.serve(tmp_path / "there", ("method=fedavg", "rounds=1"))
     assert not (tmp_path / "there").exists()
 

@@ -49,7 +49,7 @@ def command(arguments: Sequence[str]) -> None:
 
     if options.what == "install-flower":
         flower_environment.install(options.folder)
-        print_line(f"{options.folder} has Flower")
+        print_line(f"{options.folder} has Flower; in other folders: export FLNL_FLOWER={options.folder.absolute()}")
     elif options.what == "admit":
         made = federation.Federation.read(options.folder)
         made.admit(options.key, options.name)

@@ -1,16 +1,18 @@
-"""Train with the sites of a federation, or rehearse that.
+"""Train with the sites of a federation, rehearse that, or only see what they have.
 
-flnl serve FOLDER [KEY=VALUE ...] [--rehearse] [--flower PATH]
+flnl serve FOLDER [KEY=VALUE ...] [--check | --rehearse] [--flower PATH]
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser
+from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted, UserError
 from flnl.run.interrupt import ended
 
@@ -24,8 +26,14 @@ def parser() -> Parser:
     )
     options.add_argument("folder", type=Path, help="the federation's folder, as flnl federation init has made it")
     options.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as of flnl run: method=fedprox rounds=60")
-    options.add_argument(
-        "--rehearse", action="store_true", help="in this process, with random samples of the sites' numbers and form"
+    instead = options.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--check", action="store_true", help="connect all sites, say how many samples of what form they have, and end"
+    )
+    instead.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="train in this process, with random samples of the numbers and form that sites have told",
     )
     options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
     return options
@@ -46,10 +54,19 @@ def command(arguments: Sequence[str]) -> None:
     from flnl.sites import serving
 
     signal.signal(signal.SIGTERM, ended)  # until the run handles it
-    if options.rehearse:
-        outcome = serving.rehearse(options.folder, options.overrides)
-    else:
-        outcome = serving.serve(options.folder, options.overrides, options.flower)
+    if options.check and options.overrides:
+        raise UserError(f"{options.overrides[0]}: --check trains nothing: leave it out")
+    try:
+        if options.check:
+            serving.check(options.folder, options.flower)
+            return
+        if options.rehearse:
+            outcome = serving.rehearse(options.folder, options.overrides)
+        else:
+            outcome = serving.serve(options.folder, options.overrides, options.flower)
+    except (KeyboardInterrupt, Interrupted):
+        print_line("stopped; a run with whole rounds goes on with resume=true", to=sys.stderr)
+        raise
     if outcome.signal is not None:
         raise Interrupted(outcome.signal)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from flnl.commands import guard
 from flnl.commands.parser import Parser
 from flnl.console.terminal import print_line
-from flnl.core.errors import UserError
+from flnl.core.errors import Interrupted, UserError
 from flnl.run.interrupt import ended
 
 
@@ -83,7 +83,8 @@ def command(arguments: Sequence[str]) -> None:
         if len(options.review) > 2:
             raise UserError("--review takes one file of verdicts, and one run, as in --review verdicts.csv 9dc470fa")
         folder = here.review(Path(options.review[0]).expanduser(), "".join(options.review[1:]))
-        print_line(f"{folder / desk.PAGE}\n{folder / CORRECTED}")
+        print_line(folder / desk.PAGE)
+        print_line(folder / CORRECTED)
         print_line(f"to train on these labels: dataset.labels={folder.absolute() / CORRECTED} in data of {here.file}")
         return
     if options.units:
@@ -93,7 +94,11 @@ def command(arguments: Sequence[str]) -> None:
     if node is not None:
         print_line(site.ONE_USER, to=sys.stderr)
     signal.signal(signal.SIGTERM, ended)
-    site.answer_for_ever(here, node)
+    try:
+        site.answer_for_ever(here, node)
+    except (KeyboardInterrupt, Interrupted):
+        print_line(f"stopped; a run that has begun goes on once flnl site {folder} is started again", to=sys.stderr)
+        raise
 
 
 main = guard.entry("site", command)

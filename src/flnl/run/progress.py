@@ -80,6 +80,8 @@ class Bar:
         if result.evaluation is not None:
             self._accuracy = result.evaluation["accuracy"]
         shown = "" if self._accuracy is None else f"{100 * self._accuracy:.2f} %"
+        if self._accuracy is not None and math.isnan(self._accuracy):
+            shown = "no test samples"
         number, work = result.state.round, self._work[result.state.round]
         self._bar.update(
             self._task,

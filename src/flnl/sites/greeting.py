@@ -45,6 +45,8 @@ TELLS = 60.0
 """Seconds between two lines about who is awaited."""
 WAITS = 0.5
 HOUR = 3600.0
+FORM = {"shape": "shape", "larger": "size from which crops are taken", "stored": "type"}
+"""The fields of ``Inputs`` beside the preparation, as messages call them."""
 
 
 def inputs_of(data: SiteData) -> Inputs:
@@ -160,12 +162,29 @@ def agreed(held: Mapping[str, Held], classes: Sequence[str]) -> Told:
             raise UserError(
                 f"{site} has other classes than {whose}, or in another order: classes in site.yaml names them"
             )
-        if one.inputs != held[first].inputs:
-            raise UserError(
-                f"{site} has samples of another size or preparation than {first}: {one.inputs} and {held[first].inputs}"
-            )
+    if differing := _differing({site: _values(one.inputs) for site, one in held.items()}):
+        raise UserError(f"sites have samples of different size or preparation: {'; '.join(differing)}")
     sizes = {site: one.size for site, one in held.items()}
     return Told(sizes, {site: one.held_out for site, one in held.items()}, [*wanted], held[first].inputs)
+
+
+def _values(inputs: Inputs) -> dict[str, Any]:
+    """All values of a form, those of the preparation among them."""
+    values = asdict(inputs)
+    return {**{name: values[name] for name in FORM}, **values["preparation"]}
+
+
+def _differing(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of each value that sites do not share, its name, and which sites have told what."""
+    found = []
+    for name in dict.fromkeys(name for one in told.values() for name in one):
+        having: dict[str, list[str]] = {}
+        for site, one in told.items():
+            having.setdefault(shortened(json.dumps(one.get(name))), []).append(site)
+        if len(having) > 1:
+            at = (f"{value} at {' and '.join(sites)}" for value, sites in having.items())
+            found.append(f"{FORM.get(name, name)} {', '.join(at)}")
+    return found
 
 
 def save(told: Told, folder: Path) -> None:

@@ -58,6 +58,14 @@ MOST_PASSES = 2**48
 """A larger number of samples that have passed a network is none."""
 
 
+class SiteError(UserError):
+    """A site has refused or failed; ``what`` says that without its name."""
+
+    def __init__(self, site: str, what: str) -> None:
+        super().__init__(f"site {site} {what}")
+        self.what = what
+
+
 @dataclass(frozen=True)
 class Waiting:
     """What a server does about sites that do not answer."""
@@ -130,8 +138,8 @@ class Link:
             return [messages.written(messages.OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         here = messages.versions()
-        for client, parts in self._admitted({client: opening(client) for client in self.sites}):
-            opened, site = self._told(client, parts, {"opened": messages.OPENED}), self.sites[client]
+        for client, opened in self._admitted({client: opening(client) for client in self.sites}):
+            site = self.sites[client]
             if opened["size"] != self.sizes[client]:
                 raise UserError(f"site {site} has {opened['size']} samples, not {self.sizes[client]}")
             if opened["own_streams"]:
@@ -145,25 +153,21 @@ class Link:
             if other:
                 log.warning("site %s has %s: the last bits of numbers may differ", site, "; ".join(other))
 
-    def _admitted(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, Parts]]:
+    def _admitted(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The answers to messages that open the run; sites where somebody has to approve it are asked again."""
         told: set[int] = set()
+        kinds: dict[str, dict[str, Any]] = {"opened": messages.OPENED, "waiting": messages.REFUSED}
         while asked:
             waiting: set[int] = set()
-            for client, parts in self._answers(asked):
-                if not self._waits(client, parts):
-                    yield client, parts
+            for client, said in self._answers(asked, kinds):
+                if said["kind"] == "opened":
+                    yield client, said
                     continue
                 waiting.add(client)
             if new := waiting - told:
                 log.warning("site %s waits until somebody there approves this run", self._names(new))
             told, asked = told | waiting, {client: asked[client] for client in waiting}
             time.sleep(APPROVES if asked else 0.0)
-
-    def _waits(self, client: int, parts: Parts) -> bool:
-        """Whether this says that nobody at the site has approved the run yet."""
-        kinds: dict[str, dict[str, Any]] = {"opened": messages.OPENED, "waiting": messages.REFUSED}
-        return bool(self._told(client, parts, kinds)["kind"] == "waiting")
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
@@ -191,9 +195,8 @@ class Link:
             wire.written(params),
         ]
         scores = []
-        for client, parts in self._answers(dict.fromkeys(self.sites, message)):
+        for client, scored in self._answers(dict.fromkeys(self.sites, message), {"scored": messages.SCORED}):
             self.traffic.crossed("down", SCORED_MODEL, size_in_bytes(params))
-            scored = self._told(client, parts, {"scored": messages.SCORED})
             if scored["count"] is None:
                 continue
             whole = 0 <= (scored["right"] or 0) <= scored["count"] < MOST_PASSES and (scored["loss"] or 0) >= 0
@@ -219,9 +222,8 @@ class Link:
             floor=checkpoint.oldest(self.folder / "checkpoints"),
         )
         message = [header, wire.written(params)]
-        for client, parts in self._answers(dict.fromkeys(self.sites, message)):
+        for _ in self._answers(dict.fromkeys(self.sites, message), {"recorded": messages.RECORDED}):
             self.traffic.crossed("down", RECORDED_MODEL, size_in_bytes(params))
-            self._told(client, parts, {"recorded": messages.RECORDED})
 
     def finish(self, state: FederatedState) -> None:
         """Tell all sites the end of the run, and the model that was evaluated last, which ``state`` has."""
@@ -240,8 +242,8 @@ class Link:
             self.traffic.payload("down", own.values())
             return [messages.written(messages.FINISH, kind="finish", **header), model]
 
-        for client, parts in self._answers({client: finishing(client) for client in self.sites}):
-            counts = self._told(client, parts, {"finished": messages.FINISHED})
+        asked = {client: finishing(client) for client in self.sites}
+        for client, counts in self._answers(asked, {"finished": messages.FINISHED}):
             if not all(0 <= (counts[name] or 0) <= self.sizes[client] for name in messages.FINISHED if name != "kind"):
                 raise UserError(f"site {self.sites[client]} sent numbers of labels that are none")
             self.told[client] = Counted(counts["flagged"], counts["changed"])
@@ -257,8 +259,8 @@ class Link:
             client: [messages.written(messages.AUDIT, kind="audit", run=self.run, question=question)]
             for client, question in questions.items()
         }
-        for client, parts in self._answers(asked):
-            said = self._told(client, parts, {"audited": messages.AUDITED}, [kind])["told"]
+        for client, answer in self._answers(asked, {"audited": messages.AUDITED}, [kind]):
+            said = answer["told"]
             try:
                 if not isinstance(said, kind):
                     raise WireError("an answer to another question")
@@ -315,11 +317,30 @@ class Link:
             self._lost[client] = handle
         return "" if handle == self._lost[client] else handle
 
-    def _answers(self, asked: Mapping[int, Parts]) -> Iterator[tuple[int, Parts]]:
-        """As ``_exchanged``, where nobody may be left out."""
-        for client, parts in self._exchanged(asked):
+    def _answers(
+        self, asked: Mapping[int, Parts], kinds: dict[str, dict[str, Any]], expected: Sequence[type] = ()
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The headers of the answers to these messages, where nobody may be left out.
+
+        Raises:
+            UserError: once all have answered, naming the sites that have refused or failed, or whose answer is none.
+        """
+        refused: dict[str, list[int]] = {}
+        for done, (client, parts) in enumerate(self._exchanged(asked), 1):
             assert parts is not None, "nobody is left out"
-            yield client, parts
+            try:
+                said = self._said(client, parts, kinds, expected)
+            except SiteError as error:
+                if not refused and done < len(asked):
+                    log.warning("%s; others have still to answer", error)
+                refused.setdefault(error.what, []).append(client)
+                continue
+            except WireError as error:
+                refused.setdefault(f"sent {error}", []).append(client)
+                continue
+            yield client, said
+        if refused:
+            raise UserError("; ".join(f"site {self._names(clients)} {what}" for what, clients in refused.items()))
 
     def _exchanged(self, asked: Mapping[int, Parts], *, drop: bool = False) -> Iterator[tuple[int, Parts | None]]:
         """Send these messages, and yield the answers as they come; None for who is left out, if ``drop``.
@@ -410,28 +431,15 @@ class Link:
         """The header of an answer.
 
         Raises:
-            UserError: if the site has refused or failed.
+            SiteError: if the site has refused or failed.
             WireError: if it is none.
         """
         header = messages.read_header(parts, {**kinds, **dict.fromkeys(messages.NOT_DONE, messages.REFUSED)}, expected)
         if header["kind"] in messages.NOT_DONE and header["kind"] not in kinds:
             site, why = self.sites[client], one_line(shortened(header["why"]))
             way_on = f"; to go on without it: resume=true executor.forget=[{site}]" if header["kind"] == "lost" else ""
-            raise UserError(f"site {site} {messages.NOT_DONE[header['kind']]}: {why}{way_on}")
+            raise SiteError(site, f"{messages.NOT_DONE[header['kind']]}: {why}{way_on}")
         return header
-
-    def _told(
-        self, client: int, parts: Parts, kinds: dict[str, dict[str, Any]], expected: Sequence[type] = ()
-    ) -> dict[str, Any]:
-        """As ``_said``, of an answer that must be one.
-
-        Raises:
-            UserError: if the site has refused or failed, or the answer is none.
-        """
-        try:
-            return self._said(client, parts, kinds, expected)
-        except WireError as error:
-            raise UserError(f"site {self.sites[client]} sent {error}") from None
 
     def _result(self, job: ClientJob[Any], task: ClientTask, parts: Parts) -> Any:
         """What an answer means to the loop. A malformed one of a visit is a result that is not finite."""

@@ -37,6 +37,7 @@ class Policy:
     counts: bool = True  # whether the numbers of flagged and of changed labels may leave
     min_count: int = 20  # of held-out samples, with fewer of which nothing is told of a model
     streams: Streams = "run"  # what the draws of training come from: the run's seed, or the site's secret
+    to_allow: str = "set executor.allow=[{}]"  # what would let out a type of this name
 
     def admit_key(self, key: str, samples: int) -> None:
         """Let a run with this key be looked at, of which nothing is made yet.
@@ -58,7 +59,7 @@ class Policy:
         for kind, epsilon in revealed(method).items():
             name = name_of(kind)
             if math.isinf(epsilon) and name not in self.allow:
-                raise RefusedError(f"{method.name} sends {name}, which the site has not allowed: allow=[{name}]")
+                raise self._not_allowed(method.name, name)
 
     def admit_audit(self) -> None:
         """Let a server audit labels: its sums tell how many samples of each class there are.
@@ -67,7 +68,10 @@ class Policy:
             RefusedError: saying what would have to be allowed.
         """
         if AUDIT not in self.allow:
-            raise RefusedError(f"an audit sends {AUDIT}, which the site has not allowed: allow=[{AUDIT}]")
+            raise self._not_allowed("an audit", AUDIT)
+
+    def _not_allowed(self, who: str, name: str) -> RefusedError:
+        return RefusedError(f"{who} sends {name}, which is not allowed there: {self.to_allow.format(name)}")
 
 
 def revealed(method: Method) -> dict[type, float]:

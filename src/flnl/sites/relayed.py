@@ -13,6 +13,7 @@ from itertools import count, zip_longest
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
+from flnl.core.errors import one_line
 from flnl.run.interrupt import at_once
 from flnl.sites import messages, sockets
 from flnl.sites.messages import Parts, Unread
@@ -29,6 +30,14 @@ LOOKS = 3.0
 """Seconds between two looks at who is there."""
 AGAIN = 2.0
 """Seconds after which a message is sent again that could not be delivered."""
+
+NOT_DELIVERED = {
+    **dict.fromkeys(("1", "2", "8"), "flnl site does not run there, or the relay could not reach it"),
+    "3": "the SuperLink no longer has it",
+    "4": "the SuperLink no longer has the answer",
+    "5": "the site's SuperNode is not connected",
+}
+"""By Flower's number of an error."""
 
 ANSWER, ANSWER_ADDS = 2, 2**20
 """Parts of an answer, and bytes of which it is larger than what was asked, as a rule."""
@@ -122,7 +131,9 @@ class Relayed:
                     del self._waiting[one]
                 else:
                     message = self._waiting[one]
-                    log.info("%s: a message was not delivered (%.200s); it is sent again", message.to, failed)
+                    code, _, said = failed.partition(": ")
+                    why = NOT_DELIVERED.get(code) or f"Flower says: {one_line(said)}"
+                    log.info("%s: a message was not delivered, and is sent again: %s", message.to, why)
                     message.number, message.after = None, now + AGAIN
         return answers
 

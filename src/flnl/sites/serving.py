@@ -22,6 +22,8 @@ from flnl.sites.superlink import SuperLink
 
 SITES_OWN = ("dataset", "partition", "noise", "shift")
 """What of a configuration is as it is at the sites."""
+REHEARSALS = "outputs/rehearsals"
+"""Where rehearsals are, unless ``output`` or ``output_root`` says otherwise."""
 
 
 def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> Outcome:
@@ -47,16 +49,46 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
     return outcome
 
 
+def check(folder: Path, flower: str | None = None) -> None:
+    """Connect the sites of a federation, and say what they have, which a rehearsal needs; nothing is trained.
+
+    Args:
+        folder: the federation's.
+        flower: as of ``serve``.
+
+    Raises:
+        UserError: for what the user can correct.
+    """
+    federation = Federation.read(folder)
+    federation.demand_all()
+    superlink = SuperLink(federation, Flower.found(flower))
+    with superlink.connected() as carrier:
+        told = greeted(carrier, federation)
+    superlink.forget()
+    print_line(f"{len(told.classes)} classes: {', '.join(told.classes)}")
+    print_line(f"samples of shape {' x '.join(map(str, told.inputs.shape))}")
+    print_line(f"models are scored on {sum(told.held_out.values()):,} more")
+
+
+def greeted(carrier: Carrier, federation: Federation) -> Told:
+    """Ask the sites what they have, and keep that.
+
+    Raises:
+        UserError: if one refuses, or they do not fit together.
+    """
+    told = greeting.agreed(greeting.greet(carrier, federation.name, federation.sites), federation.classes)
+    greeting.save(told, federation.folder)
+    print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
+    return told
+
+
 def over_carrier(carrier: Carrier, federation: Federation, overrides: Sequence[str]) -> Outcome:
     """Ask the sites what they have, and train with them.
 
     Raises:
         UserError: for what the user can correct.
     """
-    folder = federation.folder
-    told = greeting.agreed(greeting.greet(carrier, federation.name, federation.sites), federation.classes)
-    greeting.save(told, folder)
-    print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
+    folder, told = federation.folder, greeted(carrier, federation)
     words = _words(folder, overrides, "executor=served")
     served.CONNECTED.append((carrier, told))
     try:
@@ -72,7 +104,7 @@ def rehearse(folder: Path, overrides: Sequence[str]) -> Outcome:
         UserError: if they have told nothing yet, or for what the user can correct.
     """
     Federation.read(folder)
-    words = _words(folder, overrides, "dataset.made=true", "executor=sites")
+    words = _words(folder, overrides, "dataset.made=true", "executor=sites", f"output_root={REHEARSALS}")
     Told.read(folder)
     return train(compose.load(words), words, typed=["serve", "--rehearse", str(folder), *overrides])
 

@@ -198,17 +198,24 @@ class SuperNode:
         if time.monotonic() - self._started < PAUSE:
             return
         if self._process is not None:
-            log.info("the SuperNode has ended; it is started again")
+            log.info(
+                "the SuperNode has ended (exit status %s); it is started again; %s says why",
+                *(self._process.returncode, self._said),
+            )
             end(self._process)
         self._started = time.monotonic()
         folder = self.site.folder.absolute()
         words = supernode(self.site, folder, str(self.site.socket), free_port())
-        home = folder / HOME
-        self._process = self.flower.start(home, home / "supernode.log", self.flower.program(words[0]), *words[1:])
+        self._process = self.flower.start(self._said.parent, self._said, self.flower.program(words[0]), *words[1:])
 
     def stop(self) -> None:
         """End it."""
         end(self._process)
+
+    @property
+    def _said(self) -> Path:
+        """The file of what it says."""
+        return self.site.folder.absolute() / HOME / "supernode.log"
 
 
 def supernode(site: SiteFolder, folder: Path, at: str, port: int) -> list[str]:

@@ -33,8 +33,8 @@ NODE, NODE_PUB, CA = "node", "node.pub", "ca.crt"
 KEY = re.compile(r"[0-9a-f]{12,64}")
 WHOLE = 64
 """Digits of a key."""
-DATA = ["dataset=image_folder", "dataset.root=/path/to/images"]
-"""What ``data`` says in a new folder if the invitation says nothing."""
+ROOT = "  # - dataset.root=/path/to/images # where they are here"
+"""The last line of ``data`` in a new folder."""
 
 TEMPLATE = """\
 # A site of the federation {federation}. Nothing of this file leaves the site.
@@ -117,6 +117,7 @@ class SiteFolder:
         policy = Policy(
             *(tuple(values["allow"]), most, values["least_samples"], "any", values["counts"], values["min_count"]),
             streams=values["streams"],
+            to_allow=f"set allow: [{{}}] in {FILE}, and start flnl site again",
         )
         return cls(
             folder=folder,
@@ -264,7 +265,7 @@ def make(folder: Path, flower: Flower, invitation: Path, name: str) -> SiteFolde
                 name=name,
                 federation=invited.name,
                 server=invited.address,
-                data="\n".join(f"  - {_text(one)}" for one in invited.data or DATA),
+                data="\n".join([*(f"  - {_text(one)}" for one in invited.data or ("dataset=image_folder",)), ROOT]),
                 classes=f"[{', '.join(map(_text, invited.classes))}]",
             )
         )

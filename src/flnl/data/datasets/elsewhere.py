@@ -81,7 +81,7 @@ class Told:
             return cls(**{**given, "inputs": Inputs.read(given["inputs"])})
         except FileNotFoundError:
             raise UserError(
-                f"{path} is not there: flnl serve {folder} writes it when its sites are connected"
+                f"{path} is not there: flnl serve {folder} --check connects the sites, and writes it"
             ) from None
         except (OSError, ValueError, TypeError, KeyError):
             raise UserError(f"{path} is damaged: delete it, and flnl serve {folder} writes it anew") from None

@@ -14,6 +14,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import Count, FromFiles, Neutral, NonNegative, PathText, PositiveCount
 from flnl.data.dataset import Dataset
+from flnl.data.datasets import crops
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.image_layout import ImageSplit, read_layout
@@ -70,11 +71,8 @@ class ImageFolder:
             UserError: if folders, label file and configuration do not match.
         """
         root = expand(self.root)
-        if self.crop_from is not None and self.crop_from < self.image_size:
-            raise UserError(
-                f"dataset.crop_from={self.crop_from} is smaller than dataset.image_size={self.image_size}, the crop"
-                " that is taken from it"
-            )
+        if self.crop_from is not None:
+            crops.check(self.image_size, self.crop_from)
         class_folders = self.labels is None or self.truth == "folder"  # whether train has them; test always does
         train, test = read_layout(root, self.sites, class_folders=class_folders)
         file = None if self.labels is None else root / Path(self.labels).expanduser()

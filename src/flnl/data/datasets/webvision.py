@@ -10,6 +10,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
+from flnl.data.datasets import crops
 from flnl.data.datasets.assemble import chosen
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.listed import Listed, assembled, labelled_paths, lines_of
@@ -53,11 +54,8 @@ class WebVision:
         Raises:
             UserError: if lists, labels and images do not match.
         """
-        if self.crop_from < self.image_size:
-            raise UserError(
-                f"dataset.crop_from={self.crop_from} is smaller than dataset.image_size={self.image_size}, the crop "
-                "that is taken from it"
-            )
+        if self.augment:
+            crops.check(self.image_size, self.crop_from)
         root = expand(self.root)
         synsets = [line.split(" ", 1) for line in self._lines("synsets.txt")]
         if len(synsets) < self.classes:
