@@ -182,7 +182,7 @@ def test_sites_may_keep_the_numbers_of_changed_labels_to_themselves(tmp_path: Pa
         ("co_teaching_by_true_rates", "true_noise_rates is given the true labels, and those of digits are not known"),
         (
             "judged",
-            r"site 0, .* refused: the server's configuration: .*'tests\.properties\.parts\.\w+', which no configuration",
+            r"site 0, .* refused: the server's configuration: .*'tests\.properties\.parts\.\w+', which no config",
         ),
     ],
 )
