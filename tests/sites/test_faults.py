@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flnl.core.errors import UserError
 from flnl.engine.loop import NonFiniteError
 from flnl.run.apart import AwayError
 from flnl.sites import executor, link, messages, wire
@@ -208,6 +209,22 @@ def test_what_is_asked_of_all_waits_for_all(
     run(words, tmp_path / "run")
     assert [to for to, of in carriers[0].pushed if of == "finish"] == [str(c) for c in range(8)]
     assert not [*(tmp_path / "run").glob("sites/3/runs/*/labels.csv")]
+
+
+def test_a_refusal_is_told_though_a_site_is_away(
+    carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not only once the patience for who is away has ended, in a day."""
+    monkeypatch.setattr(link, "OTHERS", 0.2)
+    faulty(monkeypatch, carriers, lost=lambda to, header: "message" if to == "3" else "")
+    words = (
+        *(word for word in WORDS if not word.startswith(("method=", "rounds="))),
+        *("method=fednoro", "max_rounds=1"),
+    )
+    with pytest.raises(
+        UserError, match=r"^site 0, 1, 2, 4, .* refused: fednoro sends .*; site 3 has not answered yet$"
+    ):
+        run(words, tmp_path / "run")
 
 
 def test_a_state_that_is_lost_can_be_done_without(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_what_is_in_the_way_is_said_in_a_line(served: Served) -> None:
     served.folders["east"] = set_values(served.folders["east"].folder, allow=[])
     served.start_again()
     with pytest.raises(
-        UserError, match=r"^site east refused: an audit sends CountedLabels, .* allow: \[CountedLabels\] in site"
+        UserError, match=r"^site east refused: an audit sends CountedLabels, .* add CountedLabels to allow in site"
     ):
         served.audit(Options(force=True))
     with pytest.raises(UserError, match=r"^--review zzz: no run of this name was audited here"):

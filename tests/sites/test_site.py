@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ import pytest
 import torch
 
 from flnl import __version__
+from flnl.commands import serve
 from flnl.config import compose
 from flnl.core.errors import UserError
+from flnl.data.datasets.elsewhere import Inputs, Told
+from flnl.data.preparations import Rows, described
 from flnl.engine.model_file import ModelFile
 from flnl.evaluation.recording import Sums
 from flnl.run import checkpoint
 from flnl.run.train import train
 from flnl.sites import greeting, link, messages, recorded, relayed, serving, site, sockets, wire
-from flnl.sites.federation import SOCKET
+from flnl.sites.federation import SOCKET, Federation
+from flnl.sites.flower_environment import Flower
 from flnl.sites.greeting import HELD, HELLO, agreed
 from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
 from flnl.sites.relayed import Relayed
@@ -31,6 +36,7 @@ from flnl.sites.serving import over_carrier
 from flnl.sites.shared import key_of
 from flnl.sites.site import Door, attend
 from flnl.sites.site_folder import SiteFolder
+from flnl.sites.superlink import SuperLink
 from tests.properties.runs import Ran, difference
 from tests.sites.hospitals import QUICK, SIZES, set_values, simulated, write_data, write_federation, write_site
 from tests.sites.relay_here import LostError, Node, RelayHere
@@ -294,7 +300,7 @@ def test_sites_that_refuse_a_run_are_all_named(tmp_path: Path, data: Path) -> No
     with pytest.raises(UserError) as raised:
         sites.serve(tmp_path / "run", ("method=fednoro", "max_rounds=1"))
     assert str(raised.value) == (
-        "site east, north refused: fednoro sends ClassLosses, which is not allowed there: set allow: [ClassLosses] in "
+        "site east, north refused: fednoro sends ClassLosses, which is not allowed there: add ClassLosses to allow in "
         "site.yaml, and start flnl site again"
     )
 
@@ -312,11 +318,12 @@ def test_a_method_that_cannot_run_is_told_before_anybody_waits(sites: Sites) -> 
 
 def test_what_the_page_says_to_serve_can_run(sites: Sites) -> None:
     page = Path("docs/three_hospitals.md").read_text()
-    lines = [line.split()[3:] for line in page.splitlines() if line.startswith("flnl serve lung ")]
-    assert lines
-    for words in lines:
+    lines = [line.partition("#")[0].split()[2:] for line in page.splitlines() if line.startswith("flnl serve ")]
+    assert {"--check", "--rehearse"} < {line[0] for line in lines}
+    for line in lines:
+        words = [str(sites.federation.folder) if word == "lung" else word for word in line if word != "--rehearse"]
         with pytest.raises(UserError, match="not admitted yet"):
-            serving.serve(sites.federation.folder, words, "nowhere")
+            serve.command(words)
 
 
 def test_other_commands_do_not_connect_sites(sites: Sites, tmp_path: Path) -> None:
@@ -443,6 +450,43 @@ def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:
     assert str(raised.value) == (
         "sites have samples of different size or preparation: mean [0.5] at east and south, [0.0] at north; "
         "std [0.5] at east and south, [1.0] at north"
+    )
+
+
+def test_sites_that_differ_in_one_of_many_columns_differ() -> None:
+    """Also where that is not among the digits that a message shows."""
+    means = [[0.5] * 100, [*[0.5] * 40, 0.25, *[0.5] * 59]]
+    rows = [Rows(100, tuple(mean), (1.0,) * 100) for mean in means]
+    held = {
+        name: greeting.Held(9, 0, ("a", "b"), Inputs([100], [], "float32", described(one)))
+        for name, one in zip(("east", "north"), rows, strict=True)
+    }
+    with pytest.raises(UserError, match=r"different size or preparation: mean \[.* at east, \[.* at north"):
+        agreed(held, ())
+
+
+def test_a_check_connects_sites_and_keeps_what_they_have(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def connected(superlink: SuperLink) -> Iterator[Relayed]:
+        path = sites.federation.folder / SOCKET
+        carrier = Relayed(sockets.listening(path, 0o600))
+        RelayHere(path, sites.nodes()).start()
+        yield carrier
+        carrier.close()
+
+    monkeypatch.setattr(SuperLink, "connected", connected)
+    monkeypatch.setattr(Federation, "demand_all", lambda federation: None)
+    monkeypatch.setattr(Flower, "found", lambda given: None)
+    serving.check(sites.federation.folder)
+    assert Told.read(sites.federation.folder).sizes == SIZES
+    said = capsys.readouterr()
+    assert "sites: east 40, north 90, south 1\n" in said.err
+    assert said.out == (
+        "10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n"
+        "samples of shape 1 x 8 x 8\n"
+        "test samples that sites score models on: 180\n"
     )
 
 
@@ -574,6 +618,43 @@ def test_a_configuration_that_cannot_be_built_ends_no_site(
     sites.folders["north"].approve(header["key"][:12])
     answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
     assert messages.read_header(answer, {"failed": REFUSED})["why"] in ("RuntimeError", "MemoryError")
+
+
+@pytest.mark.parametrize("threads", ["many", 5000])
+def test_a_wrong_number_of_threads_ends_no_site(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, threads: object
+) -> None:
+    """Nor is it used."""
+    sites, before = Sites(tmp_path, data, approve="ask"), torch.get_num_threads()
+    header = opening(sites, monkeypatch)
+    sites.folders["north"] = set_values(sites.folders["north"].folder, approve="any")
+    sites.start_again()
+    text = json.dumps({**json.loads(header["config"]), "threads": threads})
+    header |= {"config": text, "key": key_of(text, header["classes"])}
+    for _ in range(2):
+        assert "threads" in why(sites.handle("north", [messages.written(OPEN, **header)]))
+    assert torch.get_num_threads() == before
+
+
+def test_a_server_that_begins_anew_has_its_run_shown_again(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The half hour is that of the server that waits, not of one that was stopped before."""
+    sites = Sites(tmp_path, data, approve="ask")
+    header, seconds = opening(sites, monkeypatch), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+
+    def asks(after: float) -> str:
+        seconds[0] += after
+        answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
+        return str(messages.read_header(answer, {"waiting": REFUSED, "refused": REFUSED})["kind"])
+
+    sites.said["north"].clear()
+    assert [asks(0.0), *(asks(site.GONE / 2) for _ in range(20))] == ["waiting"] * 21
+    assert sum("to approve" in line for line in sites.said["north"]) == 1
+    assert asks(site.APPROVES) == "waiting"
+    assert sum("to approve" in line for line in sites.said["north"]) == 2
+    assert [asks(site.GONE / 2) for _ in range(32)] == ["waiting"] * 30 + ["refused", "waiting"]
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,9 @@ def command(arguments: Sequence[str]) -> None:
         else:
             outcome = serving.serve(options.folder, options.overrides, options.flower)
     except (KeyboardInterrupt, Interrupted):
-        print_line("stopped; a run with whole rounds goes on with resume=true", to=sys.stderr)
+        print_line(
+            "stopped" if options.check else "stopped; a run with whole rounds goes on with resume=true", to=sys.stderr
+        )
         raise
     if outcome.signal is not None:
         raise Interrupted(outcome.signal)

@@ -139,6 +139,7 @@ class Desk:
         building: makes what it runs jobs with; desks of one process may share that.
         enter: lets a run in, given the message that opens it, or refuses it, before anything of it is made; also one
             of before this process began.
+        compute: is told the number of threads of a run before each of its jobs.
     """
 
     data: SiteData
@@ -147,6 +148,7 @@ class Desk:
     device: str = "cpu"
     building: Callable[[str, Dataset, str], Built] = built
     enter: Callable[[Mapping[str, Any]], None] = lambda header: None
+    compute: Callable[[int], None] = lambda threads: None
     _runs: dict[str, _Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -230,7 +232,9 @@ class Desk:
         if name not in self._runs and _is_name(name) and known.is_file():
             opening = known.read_bytes()
             self._open(messages.read_header([opening], {"open": messages.OPEN}), opening)
-        return self._runs.get(name)
+        if (run := self._runs.get(name)) is not None:
+            self.compute(run.built.threads)
+        return run
 
     def _open(self, header: Mapping[str, Any], opening: bytes) -> bytes:
         for name, ours in (("wire", wire.VERSION), ("flnl", __version__)):
@@ -263,6 +267,7 @@ class Desk:
         except UserError as error:  # of the server's configuration
             raise RefusedError(str(error)) from None
         self.policy.admit(made.method)
+        self.compute(made.threads)
         shelf = Shelf(folder, self._secret)
         if known.exists() and known.read_text() != token:
             when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"

@@ -111,7 +111,7 @@ class Sites(ClientsApart):
         """The run, opened at a desk for each client.
 
         Raises:
-            UserError: naming a site that takes no part.
+            UserError: naming sites that take no part.
         """
         base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
         names = {client: federation.called(client) for client in federation.with_data}

@@ -152,7 +152,7 @@ def agreed(held: Mapping[str, Held], classes: Sequence[str]) -> Told:
         classes: those of the federation; none: those of the first site.
 
     Raises:
-        UserError: naming two sites that differ.
+        UserError: naming sites that differ, and in what.
     """
     first = next(iter(held))
     wanted = tuple(classes) or held[first].classes
@@ -180,9 +180,9 @@ def _differing(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name in dict.fromkeys(name for one in told.values() for name in one):
         having: dict[str, list[str]] = {}
         for site, one in told.items():
-            having.setdefault(shortened(json.dumps(one.get(name))), []).append(site)
+            having.setdefault(json.dumps(one[name]) if name in one else "none", []).append(site)
         if len(having) > 1:
-            at = (f"{value} at {' and '.join(sites)}" for value, sites in having.items())
+            at = (f"{shortened(value)} at {' and '.join(sites)}" for value, sites in having.items())
             found.append(f"{FORM.get(name, name)} {', '.join(at)}")
     return found
 

@@ -51,8 +51,10 @@ SAYS = 60.0
 APPROVES = 10.0
 """Seconds between two questions whether a site has approved a run."""
 HOUR = 3600.0
-SHOWN = 5
-"""Sites that are named where many do not answer."""
+OTHERS = 15.0
+"""Seconds in which other sites may refuse, too, once one has."""
+SHOWN = 20
+"""Sites that are named where there are many."""
 LONGEST_HANDLE = 64
 MOST_PASSES = 2**48
 """A larger number of samples that have passed a network is none."""
@@ -129,7 +131,7 @@ class Link:
         """Open the run at all sites.
 
         Raises:
-            UserError: naming a site that takes no part.
+            UserError: naming sites that take no part.
         """
         about = {"wire": wire.VERSION, "flnl": __version__, "run": self.run, "key": self.key, "config": self.config}
 
@@ -252,7 +254,7 @@ class Link:
         """Ask all sites a question of an audit; the answers, which must be of this ``kind``, by client.
 
         Raises:
-            UserError: naming a site that refuses, or whose answer is none.
+            UserError: naming sites that refuse, or whose answer is none.
         """
         told: dict[int, A] = {}
         asked = {
@@ -323,27 +325,33 @@ class Link:
         """The headers of the answers to these messages, where nobody may be left out.
 
         Raises:
-            UserError: once all have answered, naming the sites that have refused or failed, or whose answer is none.
+            UserError: naming the sites that have refused or failed, or whose answer is none, and those that have not
+                answered ``OTHERS`` seconds after the first of these.
         """
         refused: dict[str, list[int]] = {}
-        for done, (client, parts) in enumerate(self._exchanged(asked), 1):
+        when: list[float] = []  # they have
+        left = {*asked}
+        for client, parts in self._exchanged(asked, ends=lambda: bool(when) and time.monotonic() > when[0] + OTHERS):
             assert parts is not None, "nobody is left out"
+            left.remove(client)
             try:
                 said = self._said(client, parts, kinds, expected)
-            except SiteError as error:
-                if not refused and done < len(asked):
-                    log.warning("%s; others have still to answer", error)
-                refused.setdefault(error.what, []).append(client)
-                continue
-            except WireError as error:
-                refused.setdefault(f"sent {error}", []).append(client)
+            except (SiteError, WireError) as error:
+                what = error.what if isinstance(error, SiteError) else f"sent {error}"
+                refused.setdefault(what, []).append(client)
+                when.append(time.monotonic())
                 continue
             yield client, said
         if refused:
-            raise UserError("; ".join(f"site {self._names(clients)} {what}" for what, clients in refused.items()))
+            who = [f"site {self._names(clients)} {what}" for what, clients in refused.items()]
+            raise UserError("; ".join([*who, *([f"site {self._names(left)} has not answered yet"] if left else [])]))
 
-    def _exchanged(self, asked: Mapping[int, Parts], *, drop: bool = False) -> Iterator[tuple[int, Parts | None]]:
+    def _exchanged(
+        self, asked: Mapping[int, Parts], *, drop: bool = False, ends: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[int, Parts | None]]:
         """Send these messages, and yield the answers as they come; None for who is left out, if ``drop``.
+
+        It waits for no more of them once it ``ends``.
 
         A message is sent again after its time, and when a site can be reached that could not before: the answer to the
         first may be lost, and a site answers the same twice.
@@ -363,7 +371,7 @@ class Link:
 
         for client in asked:
             send(client)
-        while sent:
+        while sent and not ends():
             answers = self.carrier.pull(list(numbers))
             for number, parts in answers.items():
                 client = numbers.pop(number, -1)

@@ -37,7 +37,7 @@ class Policy:
     counts: bool = True  # whether the numbers of flagged and of changed labels may leave
     min_count: int = 20  # of held-out samples, with fewer of which nothing is told of a model
     streams: Streams = "run"  # what the draws of training come from: the run's seed, or the site's secret
-    to_allow: str = "set executor.allow=[{}]"  # what would let out a type of this name
+    to_allow: str = "add it by executor.allow=[{}]"  # what would let out a type of this name
 
     def admit_key(self, key: str, samples: int) -> None:
         """Let a run with this key be looked at, of which nothing is made yet.

@@ -32,12 +32,11 @@ AGAIN = 2.0
 """Seconds after which a message is sent again that could not be delivered."""
 
 NOT_DELIVERED = {
-    **dict.fromkeys(("1", "2", "8"), "flnl site does not run there, or the relay could not reach it"),
     "3": "the SuperLink no longer has it",
     "4": "the SuperLink no longer has the answer",
     "5": "the site's SuperNode is not connected",
 }
-"""By Flower's number of an error."""
+"""By Flower's number of an error; of others Flower's own words say more."""
 
 ANSWER, ANSWER_ADDS = 2, 2**20
 """Parts of an answer, and bytes of which it is larger than what was asked, as a rule."""

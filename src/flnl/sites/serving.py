@@ -67,7 +67,7 @@ def check(folder: Path, flower: str | None = None) -> None:
     superlink.forget()
     print_line(f"{len(told.classes)} classes: {', '.join(told.classes)}")
     print_line(f"samples of shape {' x '.join(map(str, told.inputs.shape))}")
-    print_line(f"models are scored on {sum(told.held_out.values()):,} more")
+    print_line(f"test samples that sites score models on: {sum(told.held_out.values()):,}")
 
 
 def greeted(carrier: Carrier, federation: Federation) -> Told:

@@ -56,6 +56,7 @@ class Built:
     model: Mapping[str, Any]  # as files name it
     observe: bool
     seed: int
+    threads: int
 
 
 def built(text: str, dataset: Dataset, device: str) -> Built:
@@ -74,7 +75,7 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     parts = assemble(compose.build(cfg.method), registry.option_of)
     network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
     model = json.loads(text)["model"]
-    return Built(parts, compose.training(cfg), network, initial, model, given["observe"] is True, cfg.seed)
+    return Built(parts, compose.training(cfg), network, initial, model, given["observe"] is True, cfg.seed, cfg.threads)
 
 
 def checked(text: str, dataset: Dataset) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import subprocess
 import sys
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 APPROVES = 1800.0
 """Seconds in which somebody may approve a run, before it is refused."""
+GONE = 120.0
+"""Seconds after which a server that has not asked again no longer waits for an approval: the next one begins anew."""
 LOOKS = 1.0
 """Seconds between two looks at whether a run is approved, or the SuperNode has ended."""
 COMES = 600.0
@@ -54,21 +57,20 @@ class Door:
     data: SiteData
     say: Any = print_line
     desk: Desk = field(init=False)
-    _threads: dict[str, int] = field(default_factory=dict)  # of the runs that are open
-    _asked: dict[str, float] = field(default_factory=dict)  # since when a key waits for approval
+    _asked: dict[str, tuple[float, float]] = field(default_factory=dict)  # a key's first and last question
 
     def __post_init__(self) -> None:
-        self.desk = Desk(self.data, self.site.folder, self.site.policy, self.site.device, enter=self._enter)
+        self.desk = Desk(
+            self.data, self.site.folder, self.site.policy, self.site.device, enter=self._enter, compute=use_threads
+        )
 
     def handle(self, parts: Parts) -> list[bytes]:
         """The answer to a message, whatever it is."""
         try:
             header = messages.read_header(parts, {"hello": HELLO})
         except WireError:
-            about = glimpse(parts)
-            self._compute(str(about.get("run")))
             answer = self.desk.handle(parts)
-            self._tell(about, answer)
+            self._tell(glimpse(parts), answer)
             return answer
         try:
             said = greeting.answer(header, self.data, self.site.policy)
@@ -98,14 +100,6 @@ class Door:
             self._ask(header)
         if self._asked.pop(header["key"], None) is not None:
             self.say("approved")
-        self._threads[header["run"]] = json.loads(header["config"])["threads"]  # the desk has checked it
-        self._compute(header["run"])
-
-    def _compute(self, run: str) -> None:
-        """Use as many threads as a run does everywhere."""
-        if (threads := self._threads.get(run)) is not None:
-            torch.set_num_threads(threads)
-            threadpoolctl.threadpool_limits(threads)
 
     def _ask(self, header: Mapping[str, Any]) -> None:
         """Say once what a run would do, from plain values alone; meanwhile others are answered.
@@ -116,8 +110,10 @@ class Door:
         """
         key, now = header["key"], time.monotonic()
         why = f"this run is not approved; its key is {key}"
-        if key in self._asked:
-            if now - self._asked[key] > APPROVES:
+        first, last = self._asked.get(key, (now, -math.inf))
+        if now - last < GONE:
+            self._asked[key] = first, now
+            if now - first > APPROVES:
                 del self._asked[key]
                 raise RefusedError(why)
             raise WaitingError(why)
@@ -132,7 +128,7 @@ class Door:
             self.say(f"  {line}")
         self.site.note(key)
         self.say(f"to approve: flnl site {self.site.folder} --approve {key}")
-        self._asked[key] = now
+        self._asked[key] = now, now
         raise WaitingError(why)
 
     def _tell(self, about: Mapping[str, Any], answer: Parts) -> None:
@@ -225,6 +221,12 @@ def supernode(site: SiteFolder, folder: Path, at: str, port: int) -> list[str]:
         *("--auth-supernode-private-key", str(folder / NODE), "--host", "127.0.0.1", "--port", str(port)),
         *("--node-config", f"socket={json.dumps(at)}"),
     ]
+
+
+def use_threads(number: int) -> None:
+    """Compute with this many threads from now on."""
+    torch.set_num_threads(number)
+    threadpoolctl.threadpool_limits(number)
 
 
 def answer_for_ever(site: SiteFolder, supernode: SuperNode | None) -> None:

@@ -117,7 +117,7 @@ class SiteFolder:
         policy = Policy(
             *(tuple(values["allow"]), most, values["least_samples"], "any", values["counts"], values["min_count"]),
             streams=values["streams"],
-            to_allow=f"set allow: [{{}}] in {FILE}, and start flnl site again",
+            to_allow=f"add {{}} to allow in {FILE}, and start flnl site again",
         )
         return cls(
             folder=folder,

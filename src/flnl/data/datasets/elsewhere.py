@@ -84,7 +84,7 @@ class Told:
                 f"{path} is not there: flnl serve {folder} --check connects the sites, and writes it"
             ) from None
         except (OSError, ValueError, TypeError, KeyError):
-            raise UserError(f"{path} is damaged: delete it, and flnl serve {folder} writes it anew") from None
+            raise UserError(f"{path} is damaged: delete it, and flnl serve {folder} --check writes it anew") from None
 
 
 @dataclass(frozen=True)
