@@ -71,7 +71,7 @@ def parser() -> Parser:
         metavar="KEY=VALUE",
         nargs="*",
         help="of run: what is entered, as in method=fedcorr "
-        f"or method=fedcorr,flr; {CEILING} is FedAvg on right labels, the ceiling",
+        f"or method=fedcorr,flr; {CEILING} is FedAvg on right labels, for comparison",
     )
     arguments.add_argument(
         "--name", metavar="NAME", help="of the entry; by default that of the method, and of verify any"
