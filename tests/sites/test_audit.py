@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,13 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with sites."""
     return run(WORDS, tmp_path_factory.mktemp("there") / "run", "executor=sites", ALLOW).folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_asked_before(there: Path) -> None:
+    """The sites of a module's run answer few audits; a site's operator may delete what it has noted of them."""
+    for path in there.glob("sites/*/runs/*/asked.json"):
+        path.unlink()
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -191,6 +200,34 @@ def test_a_question_that_is_none_is_refused(change: dict[str, Any], why: str, th
     asked = replace(seen[0], **change)
     with pytest.raises(UserError, match=f"site 0, 1, 2, .* refused: .*{why}"):
         link_[0].audit(dict.fromkeys(link_[0].sites, asked), CountedLabels)
+
+
+def test_few_questions_that_count_other_samples_are_answered(
+    there: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or thresholds that move a little at a time would tell single labels; what a page shows is no such question."""
+    shutil.copytree(there, run_ := tmp_path / "run")
+    for top in range(5, 12):
+        perform(run_, Options(out=tmp_path / str(top), top=top))
+    seen = list[tuple[Link, Mapping[int, Question], type]]()
+    answered = Link.audit
+
+    def note(link: Link, questions: Mapping[int, Question], kind: type) -> Any:
+        seen.append((link, questions, kind))
+        return answered(link, questions, kind)
+
+    monkeypatch.setattr(Link, "audit", note)
+    perform(run_, Options(out=tmp_path / "noted"))
+    link, questions, kind = next(one for one in seen if next(iter(one[1].values())).step == "join")
+
+    def moved(by: float) -> Mapping[int, Question]:
+        return {c: replace(one, thresholds=one.thresholds + by) for c, one in questions.items()}  # type: ignore[operator]
+
+    for number in range(1, 5):
+        answered(link, moved(number / 100), kind)
+    why = r"^site 0, .* refused: the server has sent 5 other questions of an audit \(join\) before$"
+    with pytest.raises(UserError, match=why):
+        answered(link, moved(0.05), kind)
 
 
 def test_what_sites_have_recorded_is_audited(tmp_path: Path) -> None:

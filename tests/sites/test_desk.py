@@ -17,7 +17,8 @@ from flnl.core.messages import ClientState
 from flnl.core.state import RoundResult
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.loop import NonFiniteError
-from flnl.sites import wire
+from flnl.parts.samplers.power_of_choice import MeanLoss
+from flnl.sites import desk, messages, wire
 from flnl.sites.desk import Desk, SiteData
 from flnl.sites.executor import Sites
 from flnl.sites.link import Link
@@ -103,7 +104,7 @@ def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Pa
     config = json.loads(header["config"])
     change(config)
     text = json.dumps(config)
-    return changed(parts, config=text, key=key_of(text, header["classes"]))
+    return changed(parts, config=text, key=key_of(text, header["classes"], header["clients"], header["holders"]))
 
 
 # ------------------------------------------------------------------------------------------------------------- opening
@@ -120,7 +121,8 @@ def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Pa
         ({"run": "../other"}, "this name"),
         ({"client": 8}, "this number"),
         ({"client": "8"}, "another type"),
-        ({"holders": 9}, "more clients hold samples"),
+        ({"holders": 7}, "not that of the configuration"),
+        ({"clients": 9}, "not that of the configuration"),
         ({"kind": "secret"}, "kind that is not expected"),
     ],
 )
@@ -190,9 +192,24 @@ def test_a_run_is_not_opened_again_as_another(site: tuple[Desk, Parts, Parts], t
     longer = other_config(site[1], lambda config: config["train"].update(epochs=7))
     for one in (desk, Desk(site[0].data, tmp_path)):
         assert said(one, longer)["why"] == "the run of this name was opened with another key"
-        grown = changed(site[1], clients=9, holders=9)
-        assert said(one, grown)["why"] == "the run of this name was opened with another clients and holders"
+        grown = changed(site[1], client=1 - wire.read(site[1][0])["client"])
+        assert said(one, grown)["why"] == "the run of this name was opened with another client"
         assert said(one, site[1])["kind"] == "opened"
+
+
+def test_few_runs_begin_with_one_key_and_fewer_are_held(
+    site: tuple[Desk, Parts, Parts], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each run begins to count anew how often it was asked for something, and holds a network."""
+    monkeypatch.setattr(desk, "MOST_RUNS", 3)
+    one = Desk(site[0].data, tmp_path)
+    for name in ("a", "b", "c", "a"):
+        assert said(one, changed(site[1], run=name))["kind"] == "opened"
+        assert len(one._runs) <= desk.OPEN
+    assert said(one, changed(site[1], run="d"))["why"].startswith("3 runs with this key have begun here")
+    other = other_config(site[1], lambda config: config["train"].update(epochs=7))
+    assert said(one, changed(other, run="d"))["kind"] == "opened"
+    assert said(one, changed(site[2], run="b"))["kind"] == "done"
 
 
 # --------------------------------------------------------------------------------------------------------------- tasks
@@ -244,6 +261,37 @@ def test_a_job_is_asked_for_a_few_times_only(site: tuple[Desk, Parts, Parts], tm
         other = wire.written({name: tensor + number for name, tensor in model.items()})
         kinds += [said(desk, [site[2][0], other])["kind"] for _ in range(2)]
     assert kinds == [*["done"] * 6, "refused", "refused"]
+
+
+def test_a_server_does_not_go_back_behind_what_it_has_left(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+    """There the site has forgotten how often it was asked."""
+    one = Desk(site[0].data, tmp_path)
+    one.handle(site[1])
+    model, run = wire.read(site[2][1]), wire.read(site[1][0])["run"]
+
+    def asked(number: int, **values: Any) -> str:
+        other = wire.written({name: tensor + number for name, tensor in model.items()})
+        return str(said(one, [*changed(site[2][:1], **values), other]).get("why", "done"))
+
+    assert asked(0, floor=0) == "done"
+    Shelf(tmp_path / "runs" / run, b"").forget_before(1)
+    assert asked(0, floor=0) == "done"  # what is stored
+    assert "that the server has left behind" in asked(1, floor=0)
+
+
+def test_a_sampler_is_answered_what_its_settings_ask(tmp_path: Path) -> None:
+    """The loss of one sample at a time would tell its label."""
+    words = [*(word for word in WORDS if "method=" not in word), "method=power_of_choice"]
+    with assembled(words, tmp_path / "run") as parts:
+        carrier = recorded(parts)
+        link_of(parts).open()
+        next(parts.rounds())
+        asked = next(sent for sent in carrier.down if len(sent) == 2 and wire.plain_in(sent[0], 10**8)["job"] == "ask")
+        of = next(one for one in carrier.inner.desks.values() if said(one, asked)["kind"] == "done")
+        job = messages.read_header(asked, messages.ASKED, {MeanLoss})["ask"]
+        assert job == MeanLoss(None)
+        header = {**messages.read_header(asked, messages.ASKED, {MeanLoss}), "ask": MeanLoss(1)}
+        assert "asks no such job" in said(of, [wire.written(header), asked[1]])["why"]
 
 
 @pytest.mark.parametrize("message", ["evaluate", "finish"])

@@ -1,6 +1,8 @@
 """A federation's folder and a site's: what is made, what is admitted, and what is refused in one line."""
 
+import json
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,6 +130,40 @@ def test_what_is_no_invitation_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "i.toml").write_text(text)
     with pytest.raises(UserError, match=r"i\.toml"):
         Invitation.read(tmp_path / "i.toml")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "dataset.normalize={_target_: torch.hub.load, repo_or_dir: x}",
+        "dataset._target_=torch.hub.load",
+        "dataset.root=/etc",
+        "dataset.cache=~/x",
+        "dataset.labels=../x",
+        "dataset.name=${oc.env:HOME}",
+        "dataset=a/b",
+        "dataset@here=x",
+        "+dataset.x=1",
+        "~dataset.x",
+        "dataset.image_size=1,2",
+        "dataset.image_size=range(3)",
+        "dataset.shape=[1,{a: 2}]",
+        "method=fedavg",
+        "datasets=x",
+        "nothing",
+    ],
+)
+def test_an_invitation_names_neither_code_nor_places(flower: Flower, tmp_path: Path, word: str) -> None:
+    """A site would read or run what the server says."""
+    with pytest.raises(UserError, match=r"^--data "):
+        federation.make(tmp_path / "f", flower, "a:1", ["a"], data=[word])
+    good = federation.make(tmp_path / "g", flower, "a:1", ["a"], data=["dataset=image_folder", "dataset.shape=[1,8,8]"])
+    path = good.folder / "invitation.toml"
+    read = tomllib.loads(path.read_text())
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**read, "data": [word]}.items()]
+    path.write_text("".join(lines))
+    with pytest.raises(UserError, match=r"invitation\.toml: data: "):
+        Invitation.read(path)
 
 
 @pytest.mark.parametrize(

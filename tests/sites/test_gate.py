@@ -108,10 +108,39 @@ def test_a_large_body_is_refused_before_all_of_it_has_come() -> None:
 
 
 def test_who_sends_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "SECONDS", 0.01)
+    monkeypatch.setattr(door, "BODY", 0.01)
     upstream = Upstream()
     assert asked(upstream, b"/v1/fleet/push-object", body=[]) == (408, [(b"connection", b"close")], b"")
     assert not upstream.got
+
+
+def test_one_address_does_not_take_all_calls() -> None:
+    """Who never ends a body keeps no other out, and is served again once it has been let go."""
+    upstream, sent = Upstream(), list[int]()
+    app: Any = gate(upstream)
+    call = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/get-run", "query_string": b"", "headers": []}
+
+    async def never() -> Any:
+        await asyncio.sleep(10)
+
+    async def whole() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(event: Any) -> None:
+        sent.extend([event["status"]] if "status" in event else [])
+
+    async def calls() -> None:
+        slow = [asyncio.create_task(app({**call, "client": ("a", n)}, never, send)) for n in range(door.OF_ONE)]
+        await asyncio.sleep(0)
+        await app({**call, "client": ("a", 99)}, whole, send)
+        await app({**call, "client": ("b", 1)}, whole, send)
+        for one in slow:
+            one.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        await app({**call, "client": ("a", 99)}, whole, send)
+
+    asyncio.run(calls())
+    assert sent == [503, 200, 200]
 
 
 def test_who_leaves_is_not_answered() -> None:

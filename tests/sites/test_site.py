@@ -607,7 +607,7 @@ def test_a_configuration_that_cannot_be_built_ends_no_site(
     config = json.loads(header["config"])
     config["model"]["hidden"] = [2**40, 2**40]
     text = json.dumps(config)
-    header |= {"config": text, "key": key_of(text, header["classes"])}
+    header |= {"config": text, "key": key_of(text, header["classes"], header["clients"], header["holders"])}
     for _ in range(2):
         answer = sites.doors["north"].handle([messages.written(OPEN, **header)])
         waiting = messages.read_header(answer, {"waiting": REFUSED})["why"]
@@ -620,6 +620,21 @@ def test_a_configuration_that_cannot_be_built_ends_no_site(
     assert messages.read_header(answer, {"failed": REFUSED})["why"] in ("RuntimeError", "MemoryError")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"size": 2**39}, {"held_out": 2**39}, {"inputs": "[]"}, {"inputs": "3"}, {"inputs": "{}"}, {"inputs": "null"}]
+    + [
+        {"inputs": json.dumps({"shape": [1, 8, 8], "larger": 3, "stored": "uint8", "preparation": what})}
+        for what in ({}, {"a": 1}, {"size": None}, 1)
+    ],
+    ids=str,
+)
+def test_what_a_site_has_in_place_of_samples_is_told_with_its_name(sites: Sites, values: dict[str, Any]) -> None:
+    said = messages.read_header(sites.handle("north", hello("north")), {"held": HELD})
+    with pytest.raises(UserError, match=r"^site north sent "):
+        greeting.Held.read([messages.written(HELD, **{**said, **values})], "north")
+
+
 @pytest.mark.parametrize("threads", ["many", 5000])
 def test_a_wrong_number_of_threads_ends_no_site(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, threads: object
@@ -630,7 +645,7 @@ def test_a_wrong_number_of_threads_ends_no_site(
     sites.folders["north"] = set_values(sites.folders["north"].folder, approve="any")
     sites.start_again()
     text = json.dumps({**json.loads(header["config"]), "threads": threads})
-    header |= {"config": text, "key": key_of(text, header["classes"])}
+    header |= {"config": text, "key": key_of(text, header["classes"], header["clients"], header["holders"])}
     for _ in range(2):
         assert "threads" in why(sites.handle("north", [messages.written(OPEN, **header)]))
     assert torch.get_num_threads() == before

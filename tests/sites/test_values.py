@@ -25,6 +25,7 @@ from flnl.methods.scaffold.exchange import ControlVariateChange
 from flnl.parts.messages import UsedSamples
 from flnl.parts.shared_layers import TrainedLayers
 from flnl.sites import messages, values
+from flnl.sites.audit_messages import CountedIssues
 from flnl.sites.messages import DONE
 from flnl.sites.values import Sender
 from flnl.sites.wire import WireError
@@ -90,6 +91,10 @@ def test_what_is_as_it_should_be_passes(report: Any) -> None:
         (ControlVariateChange({"weight": torch.ones(3, 2)}, 1.0), "not like one of the model"),
         (ControlVariateChange({"other": torch.ones(2)}, 1.0), "not like one of the model"),
         (ControlVariateChange({"bias": torch.tensor([1, NAN])}, 1.0), "values is not finite"),
+        (
+            CountedIssues(torch.zeros(3, 3).long(), torch.ones(1).long(), None, None),
+            r"pair is of another shape than \[2\]",
+        ),
     ],
 )
 def test_what_is_not_is_named(report: Any, told: str) -> None:

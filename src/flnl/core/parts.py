@@ -240,7 +240,11 @@ class ClientSampler(Part, ABC):
     """Chooses the clients of a round."""
 
     asks: ClassVar[tuple[type, ...]] = ()
-    """Jobs that it asks clients; dataclasses that are ``stored``, with a number or a payload as their outcome."""
+    """Classes of its ``jobs``; dataclasses that are ``stored``, with a number or a payload as their outcome."""
+
+    def jobs(self) -> tuple[ClientJob[Any], ...]:
+        """The very jobs that it asks clients, with its settings: a site does no other."""
+        return ()
 
     @abstractmethod
     def __call__(self, sampling: Sampling) -> list[int]:

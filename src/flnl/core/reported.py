@@ -18,7 +18,8 @@ from torch import Tensor
 class Shaped:
     """A tensor of a kind, as ``torch`` names it, and a shape: ``K`` classes, ``n`` samples of the client.
 
-    Dimensions of other names are of any length, the same one for all clients. The kind ``float`` is any of floats.
+    A number is that length. Dimensions of other names are of any length, the same one for all clients. The kind
+    ``float`` is any of floats.
     """
 
     kind: str

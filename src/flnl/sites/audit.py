@@ -158,7 +158,13 @@ def _total(parts: Sequence[ProbabilitySums]) -> ProbabilitySums:
 def _row(
     link: Link, client: int, disagreements: int, rate: float, below: NDArray[np.int64], told: CountedIssues
 ) -> ClientSummary:
-    """What is known of a site."""
+    """What is known of a site.
+
+    Raises:
+        UserError: naming the site, if its most frequent pair is none of classes.
+    """
+    if told.pair is not None and int(told.pair.max()) >= len(told.pairs):
+        raise UserError(f"site {link.sites[client]} sent a pair of classes that there are not")
     return ClientSummary(
         name=link.sites[client],
         clients=(client,),

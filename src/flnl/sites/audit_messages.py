@@ -28,6 +28,8 @@ OPTIONS = (
     *("corrections", "formats", "spreadsheet", "top", "per_page", "thumbnails"),
 )
 """The options that a server chooses for all sites."""
+SHOWN = ("corrections", "formats", "spreadsheet", "top", "per_page", "thumbnails")
+"""Those of them that are about a site's own page alone."""
 
 
 @stored("AuditedWrongLabels")
@@ -114,6 +116,15 @@ class Question:
     others: Others | None = None  # None also if there is no other site
     head: Head | None = None
 
+    def counted(self) -> tuple[Any, ...]:
+        """What of it decides which samples the answer counts; nothing of what a page shows."""
+        if self.step == STEPS[0]:
+            return (self.summed,)
+        options = {name: one for name, one in self.options.items() if name not in SHOWN}
+        scored = (options, self.summed, self.thresholds, self.tells_wrong, self.test_labels, self.test_probabilities)
+        known = (self.counts, self.joint, self.off_diagonal, self.rate, self.shift, self.cut, self.together)
+        return scored if self.step == STEPS[1] else (*scored, *known)
+
     @property
     def test(self) -> CleanSamples | None:
         """The test set; None if the server has none."""
@@ -158,7 +169,7 @@ class CountedIssues:
     """A site's issues by given and predicted class, and how many of its labels are wrong."""
 
     pairs: Annotated[Tensor, Shaped("int64", ("K", "K")), OfSamples()]
-    pair: Annotated[Tensor, Shaped("int64", ("two",))] | None  # the most frequent
+    pair: Annotated[Tensor, Shaped("int64", ("2",))] | None  # the most frequent
     flagged: Annotated[int, OfSamples()] | None  # by the method; None if it has not judged labels, or that is not told
     wrong: Wrong | None
 

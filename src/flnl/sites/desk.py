@@ -55,9 +55,20 @@ from flnl.storage.atomic import write_atomically
 log = logging.getLogger(__name__)
 
 SECRET, LEDGER, RUNS = "secret.key", "ledger.jsonl", "runs"
-OPENING, SCORED_MODELS, LAST_QUESTION, REVIEWED = "opened", "scored.json", "audited", "reviewed"
-"""In a run's folder: the message that has opened it; digests of models that were scored, by message and round; the last
-message of an audit; an empty file once its corrected labels are those of a review."""
+OPENING, SCORED_MODELS, QUESTIONS, LAST_QUESTION, REVIEWED = (
+    "opened",
+    "scored.json",
+    "asked.json",
+    "audited",
+    "reviewed",
+)
+"""In a run's folder: the message that has opened it; digests of models that were scored, by message and round, and of
+questions of audits, by step; the last message of an audit; an empty file once its corrected labels are those of a
+review."""
+AUDITS = 5
+"""How often an audit of a run may count other samples."""
+MOST_RUNS, OPEN = 20, 2
+"""Runs that may begin with one key, and that are held in memory."""
 PAGE = f"{AUDIT_FOLDER}/index.html"
 
 
@@ -248,7 +259,7 @@ class Desk:
         holders = header["holders"]
         if not _is_name(run) or not 0 <= header["client"] < clients <= 10**6:
             raise RefusedError("a run of this name, or a client of this number, there is not")
-        if key_of(header["config"], classes) != header["key"]:
+        if key_of(header["config"], classes, clients, holders) != header["key"]:
             raise RefusedError("the key is not that of the configuration")
         if not 1 <= holders <= clients:
             raise RefusedError("more clients hold samples than there are")
@@ -259,6 +270,8 @@ class Desk:
             opened = messages.read_header([before.read_bytes()], {"open": messages.OPEN})
             if other := [name for name in ("key", "client", "clients", "holders") if opened[name] != header[name]]:
                 raise RefusedError(f"the run of this name was opened with another {' and '.join(other)}")
+        elif self._begun(header["key"]) >= MOST_RUNS:
+            raise RefusedError(f"{MOST_RUNS} runs with this key have begun here; the site can delete their folders")
         try:
             self.enter(header)
             made = self.building(header["config"], self.data.dataset, self.device)
@@ -274,9 +287,16 @@ class Desk:
             raise RefusedError(f"the site's samples or labels have changed since {when}")
         known.write_text(token)
         write_atomically(before, opening)
+        while len(self._runs) >= OPEN:  # they are opened again when a message names them
+            del self._runs[next(iter(self._runs))]
         self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
         about = {"size": len(self.data.dataset.train), "token": token, "own_streams": self.policy.streams == "own"}
         return messages.written(messages.OPENED, kind="opened", versions=messages.versions(), **about)
+
+    def _begun(self, key: str) -> int:
+        """The number of runs with a key that have begun here."""
+        opened = (path.read_bytes() for path in (self.folder / RUNS).glob(f"*/{OPENING}"))
+        return sum(messages.read_header([one], {"open": messages.OPEN})["key"] == key for one in opened)
 
     # --------------------------------------------------------------------------------------------------------- a task
 
@@ -292,6 +312,8 @@ class Desk:
         task_name = _task_name(header, parts[1])
         if (stored := run.shelf.reply(task_name)) is not None:
             return list(stored)
+        if header["floor"] < run.shelf.floor:
+            raise RefusedError("the run would begin again with a round that the server has left behind")
         job, allowed = self._job(run.built, stage, header)
         name = f"{header['job']} {header['exchange']}"
         if len({e.task for e in run.shelf.entries if (e.round, e.job) == (header["round"], name)}) >= TRIES:
@@ -339,7 +361,7 @@ class Desk:
                 asked = exchange.before_round(exchange.init(1, made.initial), clock)
                 if asked is not None:
                     return Open(header["exchange"], asked), exchange.reports
-            case "ask" if type(header["ask"]) in stage.sampler.asks:
+            case "ask" if header["ask"] in stage.sampler.jobs():
                 return header["ask"], ()
         raise RefusedError("the method asks no such job in this round")
 
@@ -378,16 +400,23 @@ class Desk:
             return
         if not 0 <= header["round"] <= sum(run.lengths):
             raise RefusedError("the method has no such round")
-        file = run.folder / SCORED_MODELS
-        scored = json.loads(file.read_text()) if file.exists() else {}
-        seen = scored.setdefault(f"{header['kind']} {header['round']}", [])
-        digest = hashlib.sha256(model).hexdigest()
+        digest, about = hashlib.sha256(model).hexdigest(), f"{header['kind']} {header['round']}"
+        self._few(run.folder / SCORED_MODELS, about, digest, TRIES, f"models with round {header['round']}")
+
+    def _few(self, file: Path, about: str, digest: str, most: int, what: str) -> None:
+        """Note in a ``file`` what was asked about something.
+
+        Raises:
+            RefusedError: if that were more than ``most`` different things.
+        """
+        asked = json.loads(file.read_text()) if file.exists() else {}
+        seen = asked.setdefault(about, [])
         if digest in seen:
             return
-        if len(seen) >= TRIES:
-            raise RefusedError(f"the server has sent {TRIES} models with round {header['round']} before")
+        if len(seen) >= most:
+            raise RefusedError(f"the server has sent {most} {what} before")
         seen.append(digest)
-        write_atomically(file, json.dumps(scored).encode())
+        write_atomically(file, json.dumps(asked).encode())
 
     def _evaluated(self, run: _Run, params: Params) -> bytes:
         """How a model does on the held-out samples, if there are enough."""
@@ -408,6 +437,8 @@ class Desk:
         """Add a model's probabilities to the sums here."""
         folder = run.folder / recorded.FOLDER
         run.built.network.load(params)
+        if not 0 <= header["floor"] <= header["round"]:
+            raise RefusedError("the run would begin again after this round")
         recorded.add(folder, run.built.network, self.data.samples, header["round"], header["before"])
         recorded.forget_before(folder, header["floor"], header["window"])
         return messages.written(messages.RECORDED, kind="recorded")
@@ -419,6 +450,7 @@ class Desk:
         if not isinstance(question, Question):
             raise WireError("a question that is none")
         self.policy.admit_audit()
+        self._count_question(run, question)
         told = self._audit(run, Review()).answer(question)
         if isinstance(told, PageWritten):
             write_atomically(run.folder / LAST_QUESTION, asked)
@@ -426,6 +458,13 @@ class Desk:
         labels = self.data.samples.given.numpy().astype("<i8").tobytes()
         self.ledger.release(run.folder.name, [type(told)], {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
         return messages.written(messages.AUDITED, kind="audited", told=told)
+
+    def _count_question(self, run: _Run, question: Question) -> None:
+        """Refuse more than a few questions that count other samples: sums of many tell of single ones."""
+        digest = hashlib.sha256(wire.written(question.counted())).hexdigest()
+        self._few(
+            run.folder / QUESTIONS, question.step, digest, AUDITS, f"other questions of an audit ({question.step})"
+        )
 
     def _audit(self, run: _Run, review: Review) -> SiteAudit:
         alone = self.data.federation(0, 1)

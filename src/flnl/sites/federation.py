@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
 
 from flnl.core.errors import UserError
 from flnl.sites.flower_environment import Flower
@@ -22,6 +25,8 @@ NODES, HOME, SOCKET = "nodes", "flower", "server.sock"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 KEY = re.compile(r"ecdsa-sha2-nistp(256|384|521) [A-Za-z0-9+/=]{100,400}( .*)?\n?")
 """A public key in the form of OpenSSH."""
+WORD = re.compile(r"[\w ,+-]*(\.[\w ,+-]+)*")
+"""A text that is no place, class or interpolation."""
 LARGEST = 64 * 1024
 """Bytes of an invitation or a key."""
 
@@ -47,6 +52,29 @@ def address_of(text: str, what: str) -> tuple[str, int]:
     if not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]", host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UserError(f"{what} {text!r}: should be HOST:PORT, as in fl.example.org:8443")
     return host, int(port)
+
+
+def in_common(word: str, what: str) -> str:
+    """An override of a data set that says nothing but names, numbers, and true or false.
+
+    Raises:
+        UserError: if it may name places, which are each site's own, or code, which a site would run.
+    """
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+        key, value = parsed.key_or_group, parsed.value()
+        plain = parsed.type is OverrideType.CHANGE and parsed.package is None and not parsed.is_sweep_override()
+    except HydraException:
+        key, value, plain = "", None, False
+    group, *parts = key.split(".")
+    if not plain or group != "dataset" or not all(re.fullmatch("[a-z][a-z0-9_]*", part) for part in parts):
+        raise UserError(f"{what} {word!r}: should be an override of dataset, as in dataset.image_size=64")
+    values = value if isinstance(value, list) else [value]
+    if not all(one is None or type(one) in (bool, int, float) or WORD.fullmatch(str(one)) for one in values):
+        raise UserError(
+            f"{what} {word!r}: should be a name, a number, true or false, or a list of them; places are each site's own"
+        )
+    return word
 
 
 def values_of(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,6 +218,8 @@ def make(
         named(site, "--sites:")
     if len(set(sites)) < len(sites) or not sites:
         raise UserError("--sites: should be different names, as in north,south,east")
+    for word in data:
+        in_common(word, "--data")
     if folder.exists():
         raise UserError(f"{folder} is there already: name a folder that is not")
     name = named(folder.absolute().name, "the federation's folder")
@@ -244,4 +274,6 @@ class Invitation:
         if "BEGIN CERTIFICATE" not in read["ca"] or "PRIVATE" in read["ca"]:
             raise UserError(f"{path}: ca is no certificate")
         lists_of = {key: tuple(read[key]) for key in lists}
+        for word in lists_of["data"]:
+            in_common(word, f"{path}: data:")
         return cls(read["name"], read["address"], lists_of["sites"], lists_of["classes"], lists_of["data"], read["ca"])

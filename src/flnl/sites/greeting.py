@@ -45,6 +45,8 @@ TELLS = 60.0
 """Seconds between two lines about who is awaited."""
 WAITS = 0.5
 HOUR = 3600.0
+MOST = 10**8
+"""A larger number of samples is none."""
 FORM = {"shape": "shape", "larger": "size from which crops are taken", "stored": "type"}
 """The fields of ``Inputs`` beside the preparation, as messages call them."""
 
@@ -97,10 +99,10 @@ class Held:
             said = messages.read_header(parts, {"held": HELD, **dict.fromkeys(NOT_DONE, REFUSED)})
             if said["kind"] != "held":
                 raise UserError(f"site {site} {said['kind']}: {one_line(shortened(said['why']))}")
-            if not 0 < said["size"] < 2**40 or not 0 <= said["held_out"] < 2**40:
+            if not 0 < said["size"] <= MOST or not 0 <= said["held_out"] <= MOST:
                 raise WireError("numbers of samples that are none")
             inputs = Inputs.read(json.loads(said["inputs"]))
-        except (WireError, ValueError, RecursionError) as error:
+        except (WireError, ValueError, TypeError, RecursionError) as error:
             raise UserError(f"site {site} sent {one_line(shortened(str(error)))}") from None
         return cls(said["size"], said["held_out"], said["classes"], inputs)
 

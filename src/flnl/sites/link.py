@@ -123,7 +123,12 @@ class Link:
     @property
     def key(self) -> str:
         """The key of what sites are to do."""
-        return key_of(self.config, self.classes)
+        return key_of(self.config, self.classes, *self._numbers)
+
+    @property
+    def _numbers(self) -> tuple[int, int]:
+        """Of clients, and of those that hold samples."""
+        return max(self.sites) + 1, len(self.sites)
 
     # --------------------------------------------------------------------------------------------------------- asking
 
@@ -136,7 +141,7 @@ class Link:
         about = {"wire": wire.VERSION, "flnl": __version__, "run": self.run, "key": self.key, "config": self.config}
 
         def opening(client: int) -> Parts:
-            whom = {"client": client, "clients": max(self.sites) + 1, "holders": len(self.sites)}
+            whom = {"client": client, **dict(zip(("clients", "holders"), self._numbers, strict=True))}
             return [messages.written(messages.OPEN, kind="open", **about, **whom, classes=self.classes)]
 
         here = messages.versions()

@@ -40,9 +40,12 @@ def _inputs(dataset: Dataset) -> dict[str, Any]:
     return {"shape": list(dataset.train.shape), "preparation": described(dataset.transform)}
 
 
-def key_of(text: str, classes: tuple[str, ...]) -> str:
-    """The key of what a site is to do: sha256 of the text that ``shared`` gives, and of the classes."""
-    return hashlib.sha256(json.dumps([text, classes]).encode()).hexdigest()
+def key_of(text: str, classes: tuple[str, ...], clients: int, holders: int) -> str:
+    """The key of what a site is to do: sha256 of the text that ``shared`` gives, the classes, and who takes part.
+
+    The number of clients that hold samples decides how many rounds a stage of passes has.
+    """
+    return hashlib.sha256(json.dumps([text, classes, clients, holders]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from flnl.sites import wire
 from flnl.sites.messages import LostError, Parts
 from flnl.storage.atomic import write_atomically
 
-STATES, REPLIES, INDEX = "states", "replies", "index.json"
+STATES, REPLIES, INDEX, FLOOR = "states", "replies", "index.json", "floor"
 SIZE = 8
 """Bytes of the length before each part of a stored answer."""
 
@@ -91,6 +91,8 @@ class Shelf:
         It may still hold the handle that the last earlier task has led to, or, if it has left that answer out, the one
         that it had named.
         """
+        if floor > self.floor:
+            write_atomically(self._folder / FLOOR, str(floor).encode())
         earlier = [entry for entry in self.entries if entry.round < floor]
         if len(earlier) < 2:
             return
@@ -104,6 +106,12 @@ class Shelf:
             for path in (self._folder / name).iterdir():
                 if path.name not in names:
                     path.unlink(missing_ok=True)
+
+    @property
+    def floor(self) -> int:
+        """The largest round of which the server has said that it begins no earlier."""
+        path = self._folder / FLOOR
+        return int(path.read_text()) if path.exists() else 0
 
     def _write_index(self) -> None:
         write_atomically(self._folder / INDEX, json.dumps([asdict(entry) for entry in self.entries]).encode())

@@ -51,7 +51,7 @@ classes: {classes}
 
 # What may leave, beside models and numbers of samples: types of message that tell of labels (docs/three_hospitals.md).
 allow: []
-max_epsilon: null # largest sum of ε over all releases of randomised labels; null: no limit
+max_epsilon: 10 # largest sum of ε over all releases of randomised labels; null: no limit
 counts: true # whether to tell how many labels were flagged and changed
 min_count: 20 # with fewer test samples, nothing is told of how models do on them
 least_samples: 50 # with fewer training samples the site takes no part

@@ -105,9 +105,9 @@ class _Checker:
                 raise ValueError(f"has {value.ndim} dimensions instead of {len(shaped.shape)}")
             known = {"K": self.sender.classes, "n": self.sender.samples}
             for name, length in zip(shaped.shape, value.shape, strict=True):
-                if name not in known:
+                if name not in known and not name.isdigit():
                     self._agreed(name, length)
-                elif length != known[name]:
+                elif length != known.get(name, name.isdigit() and int(name)):
                     raise ValueError(f"is of another shape than [{', '.join(shaped.shape)}]")
         if not value.numel() or value.dtype.is_complex or kind == "bool":
             return

@@ -62,10 +62,15 @@ class PowerOfChoice(ClientSampler):
         if self.first_round == "uniform" and sampling.clock.round == 0:
             return draw_clients(sampling, sampling.clients, count)
         candidates = self.candidates(sampling, max(self.d, count))
-        losses = sampling.ask(MeanLoss(self.batch), candidates)
+        (job,) = self.jobs()
+        losses = sampling.ask(job, candidates)
         ties = sampling.stream("ties").permutation(len(candidates))
         order = np.lexsort((ties, -np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))
         return [candidates[i] for i in order[:count]]
+
+    def jobs(self) -> tuple[MeanLoss]:
+        """The mean loss on the client's samples, or on ``batch`` of them."""
+        return (MeanLoss(self.batch),)
 
     def candidates(self, sampling: Sampling, count: int) -> list[int]:
         """Draw at most ``count`` clients, in order of their number."""

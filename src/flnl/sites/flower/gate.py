@@ -11,17 +11,20 @@ import argparse
 import asyncio
 import re
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 MOST = 8 * 2**20
 """Bytes of a request's body; Flower sends pieces of 5 MB."""
 SECONDS = 60.0
-"""How long the SuperLink may take, and the next piece of a body."""
+"""How long the SuperLink may take."""
+BODY = 180.0
+"""Seconds in which all of a body should have come."""
 HEADS = 10.0
 """Seconds in which the head of a request should have come, or a connection is closed."""
-CALLS = 128
-"""Requests at a time; who has not shown a key may fill ``MOST`` bytes with each."""
+CALLS, OF_ONE = 128, 32
+"""Requests at a time, and those from one address; who has not shown a key may fill ``MOST`` bytes with each."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
 NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
 """Headers that are about a connection, of which there are two."""
@@ -42,6 +45,7 @@ def gate(upstream: Upstream, most: int = MOST) -> App:
 
     A SuperNode tries again after 503, and ends with 500.
     """
+    calls: Counter[str] = Counter()  # by address
 
     async def app(
         scope: Mapping[str, Any], receive: Callable[[], Awaitable[Event]], send: Callable[[Event], Awaitable[None]]
@@ -56,32 +60,51 @@ def gate(upstream: Upstream, most: int = MOST) -> App:
         if scope["method"] != "POST" or scope.get("query_string") or not PASSED.fullmatch(path):
             await answer(404)
             return
-        body = bytearray()
-        while True:
-            try:
-                event = await asyncio.wait_for(receive(), SECONDS)
-            except TimeoutError:
-                await answer(408, [(b"connection", b"close")])
-                return
-            if event["type"] != "http.request":
-                return  # whoever asked has left
-            body += event.get("body", b"")
-            if len(body) > most:
-                await answer(413, [(b"connection", b"close")])
-                return
-            if not event.get("more_body", False):
-                break
+        address = str((scope.get("client") or ("",))[0])
+        if calls[address] >= OF_ONE:
+            await answer(503, [(b"connection", b"close")])
+            return
+        calls[address] += 1
         try:
-            status, headers, content = await upstream(path.decode(), _passed(scope["headers"]), bytes(body))
+            body = await _body(receive, most)
+            if body is None:
+                return  # whoever asked has left
+            status, headers, content = await upstream(path.decode(), _passed(scope["headers"]), body)
+        except TimeoutError:
+            await answer(408, [(b"connection", b"close")])
+        except OverflowError:
+            await answer(413, [(b"connection", b"close")])
         except OSError:
             await answer(503)
-            return
-        if status == 500:  # as while it ends
-            await answer(503)
-            return
-        await answer(status, _passed(headers), content)
+        else:
+            # 500 as while it ends
+            await (answer(503) if status == 500 else answer(status, _passed(headers), content))
+        finally:
+            calls[address] -= 1
+            if not calls[address]:
+                del calls[address]
 
     return app
+
+
+async def _body(receive: Callable[[], Awaitable[Event]], most: int) -> bytes | None:
+    """All of a body; None if whoever sends it has left.
+
+    Raises:
+        TimeoutError: if it has not come after ``BODY`` seconds.
+        OverflowError: if it is larger than ``most`` bytes.
+    """
+    body = bytearray()
+    async with asyncio.timeout(BODY):
+        while True:
+            event = await receive()
+            if event["type"] != "http.request":
+                return None
+            body += event.get("body", b"")
+            if len(body) > most:
+                raise OverflowError
+            if not event.get("more_body", False):
+                return bytes(body)
 
 
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -92,9 +115,9 @@ def main() -> None:
     """Run the gate until it is ended."""
     import httpx
     import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # whose heads have at most 64 KiB
 
-    class Hasty(AutoHTTPProtocol):
+    class Hasty(H11Protocol):
         """Closes a connection that has no request at the end of ``HEADS`` seconds; uvicorn would wait for ever."""
 
         def connection_made(self, transport: Any) -> None:

@@ -66,8 +66,12 @@ def _record(parts: Sequence[bytes]) -> RecordDict:
 
 
 def _parts(content: RecordDict) -> list[bytes]:
-    arrays = content[NAME]
-    return [arrays[str(i)].data for i in range(len(arrays))]
+    """The parts of a message; none of one that another program has written."""
+    try:
+        arrays = content[NAME]
+        return [arrays[str(i)].data for i in range(len(arrays))]
+    except (KeyError, AttributeError, TypeError):
+        return []
 
 
 client = ClientApp()
