@@ -221,7 +221,8 @@ def test_few_questions_that_count_other_samples_are_answered(
     link, questions, kind = next(one for one in seen if next(iter(one[1].values())).step == "join")
 
     def moved(by: float) -> Mapping[int, Question]:
-        return {c: replace(one, thresholds=one.thresholds + by) for c, one in questions.items()}  # type: ignore[operator]
+        known = {c: one.thresholds for c, one in questions.items() if one.thresholds is not None}
+        return {c: replace(questions[c], thresholds=one + by) for c, one in known.items()}
 
     for number in range(1, 5):
         answered(link, moved(number / 100), kind)
