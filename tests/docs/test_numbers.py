@@ -190,9 +190,11 @@ def numbers(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_comparison_says_how_much_fedcorr_trains_under_its_protocol() -> None:
-    lines = chain.from_iterable(numbers(file) for file in SMALL.glob("f*_[0-9]*.csv"))
-    chosen = {*chain.from_iterable(json.loads(row["records"]) for row in lines if is_fedcorr(row["row"]))}
-    runs = [run for name, run in run_record.load(SMALL).items() if name in chosen]
+    runs = []
+    for scale in (SMALL, ROOT / "results" / "small_tuned"):
+        lines = chain.from_iterable(numbers(file) for file in scale.glob("f*_[0-9]*.csv"))
+        chosen = {*chain.from_iterable(json.loads(row["records"]) for row in lines if is_fedcorr(row["row"]))}
+        runs += [run for name, run in run_record.load(scale).items() if name in chosen]
     trainings = [run.record.participations or 0 for run in runs]
     times = [len(run.evaluations) for run in runs]
     text = prose(COMPARISON)
