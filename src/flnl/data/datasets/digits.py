@@ -20,8 +20,9 @@ from flnl.data.transforms import Transform
 STARTS = (0, 130, 256, 386, 516, 646, 776, 915, 1029, 1157, 1287, 1415, 1545, 1667)
 """Where the block of each of the 14 writers begins in the library's order, which the library does not tell.
 
-All have copied one sheet of 130 digits: the blocks are it, lack some or have one changed. The usual list is kept, also
-where the eighth block may begin at 906: there the sheet begins anew.
+All are copies of one sheet of 130 digits: the blocks are it, lack some or have one changed. The data set's description
+says 13 people, so that two blocks may be of one. The usual list is kept, also where the eighth block may begin at 906:
+there the sheet begins anew.
 """
 
 
