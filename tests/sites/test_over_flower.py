@@ -238,7 +238,10 @@ def round_after(one: Hospitals, before: int) -> int:
 
     def later() -> int | None:
         assert_done_once(one.folder)
-        last = max(map(int, re.findall(r"round +(\d+)/", one.said("server"))), default=0)
+        checkpoints = (one.folder / "killed" / "checkpoints").glob(
+            "round_*.pt"
+        )  # lines of rounds come half a minute apart
+        last = max((int(path.stem.removeprefix("round_")) for path in checkpoints), default=0)
         return last if last > before else None
 
     return waited(later, one.folder / "server.log", one.running)
