@@ -207,6 +207,13 @@ def test_few_runs_begin_with_one_key_and_fewer_are_held(
         assert said(one, changed(site[1], run=name))["kind"] == "opened"
         assert len(one._runs) <= desk.OPEN
     assert said(one, changed(site[1], run="d"))["why"].startswith("3 runs with this key have begun here")
+    for path in tmp_path.glob("runs/*/opened"):  # the same, written otherwise
+        data = path.read_bytes()
+        key = wire.read(data)["key"].encode()
+        other = f"\\u{key[0]:04x}".encode() + key[1:]
+        text = data[len(wire.MAGIC) + 8 :].replace(key, other)
+        path.write_bytes(wire.MAGIC + len(text).to_bytes(8, "little") + text)
+    assert said(one, changed(site[1], run="d"))["why"].startswith("3 runs with this key have begun here")
     other = other_config(site[1], lambda config: config["train"].update(epochs=7))
     assert said(one, changed(other, run="d"))["kind"] == "opened"
     assert said(one, changed(site[2], run="b"))["kind"] == "done"
@@ -222,6 +229,8 @@ def test_few_runs_begin_with_one_key_and_fewer_are_held(
         ({"job": "read"}, "asks no such job"),
         ({"job": "correct"}, "asks no such job"),
         ({"job": "open", "exchange": "lid"}, "asks no such job"),
+        ({"exchange": "lid"}, "only an exchange's job names one"),
+        ({"job": "correct", "exchange": "again"}, "only an exchange's job names one"),
         ({"job": "ask", "ask": 1}, "asks no such job"),
         ({"stage": 2}, "no such stage"),
         ({"lengths": (1, 2)}, "no such stage"),

@@ -22,7 +22,7 @@ GROUPS = ("dataset", "partition", "noise", "model")
 """The groups whose parts a record chooses, besides the method."""
 VALUES = (
     *("seed", "data_seed", "device", "precision", "threads", "memory_format", "client_memory", "centralized"),
-    *("rounds", "fraction", "on_nonfinite", "train", "eval", "audit"),
+    *("rounds", "fraction", "on_nonfinite", "fault", "shift", "train", "eval", "audit"),
 )
 """Other keys whose values a record chooses. All others say where the run writes, and who runs its clients."""
 

@@ -40,7 +40,7 @@ from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, recorded, wire
-from flnl.sites.audit_messages import CountedLabels, Question
+from flnl.sites.audit_messages import STEPS, CountedLabels, Question
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
 from flnl.sites.auditing import Corrected, Review, SiteAudit
@@ -290,11 +290,14 @@ class Desk:
 
     def _begun(self, key: str) -> int:
         """The number of runs with a key that have begun here."""
-        return sum(key.encode() in path.read_bytes() for path in (self.folder / RUNS).glob(f"*/{OPENING}"))
+        opened = (path.read_bytes() for path in (self.folder / RUNS).glob(f"*/{OPENING}"))
+        return sum(wire.plain_in(one, messages.LARGEST).get("key") == key for one in opened)
 
     # --------------------------------------------------------------------------------------------------------- a task
 
     def _work(self, run: _Run, header: dict[str, Any], parts: Parts, params: Params) -> list[bytes]:
+        if header["exchange"] and header["job"] != "open":
+            raise RefusedError("only an exchange's job names one")
         method, lengths, number = run.built.method, header["lengths"], header["stage"]
         if lengths != run.lengths or not 0 <= header["round"] < sum(lengths):
             raise RefusedError("the method has no such stage or round")
@@ -394,7 +397,8 @@ class Desk:
             return
         if not 0 <= header["round"] <= sum(run.lengths):
             raise RefusedError("the method has no such round")
-        digest, about = hashlib.sha256(model).hexdigest(), f"{header['kind']} {header['round']}"
+        added = str(header.get("before", "")).encode()
+        digest, about = hashlib.sha256(added + model).hexdigest(), f"{header['kind']} {header['round']}"
         self._few(run.folder / SCORED_MODELS, about, digest, TRIES, f"models with round {header['round']}")
 
     def _few(self, file: Path, about: str, digest: str, most: int, what: str) -> None:
@@ -433,6 +437,8 @@ class Desk:
         run.built.network.load(params)
         if not 0 <= header["floor"] <= header["round"]:
             raise RefusedError("the run would begin again after this round")
+        if not 0 <= header["before"] < header["round"]:
+            raise RefusedError("a round is recorded after those before it")
         recorded.add(folder, run.built.network, self.data.samples, header["round"], header["before"])
         recorded.forget_before(folder, header["floor"], header["window"])
         return messages.written(messages.RECORDED, kind="recorded")
@@ -455,7 +461,13 @@ class Desk:
 
     def _count_question(self, run: _Run, question: Question) -> None:
         """Refuse more than a few questions that count other samples: sums of many tell of single ones."""
-        digest = hashlib.sha256(wire.written(question.counted())).hexdigest()
+        if question.step not in STEPS:
+            raise RefusedError("an audit has no such step")
+        scored = run.folder / model_file.NAME
+        if question.summed is not None:
+            scored = recorded.file(run.folder / recorded.FOLDER, question.summed[0])
+        by = scored.read_bytes() if scored.is_file() else b""
+        digest = hashlib.sha256(wire.written(question.counted()) + hashlib.sha256(by).digest()).hexdigest()
         self._few(
             run.folder / QUESTIONS, question.step, digest, AUDITS, f"other questions of an audit ({question.step})"
         )

@@ -70,6 +70,10 @@ def in_common(word: str, what: str) -> str:
     if not plain or group != "dataset" or not all(re.fullmatch("[a-z][a-z0-9_]*", part) for part in parts):
         raise UserError(f"{what} {word!r}: should be an override of dataset, as in dataset.image_size=64")
     values = value if isinstance(value, list) else [value]
+    if parts[:1] in (["root"], ["cache"]):
+        raise UserError(f"{what} {word!r}: places are each site's own")
+    if not parts and not isinstance(value, str):
+        raise UserError(f"{what} {word!r}: should be a data set, as in dataset=image_folder")
     if not all(one is None or type(one) in (bool, int, float) or WORD.fullmatch(str(one)) for one in values):
         raise UserError(
             f"{what} {word!r}: should be a name, a number, true or false, or a list of them; places are each site's own"
@@ -271,6 +275,8 @@ class Invitation:
         if not all(isinstance(read[key], list) and all(isinstance(one, str) for one in read[key]) for key in lists):
             raise UserError(f"{path} is no invitation, as flnl federation init writes it")
         address_of(read["address"], f"{path}: address")
+        for one in (read["name"], *read["sites"]):
+            named(one, f"{path}: the name")
         if "BEGIN CERTIFICATE" not in read["ca"] or "PRIVATE" in read["ca"]:
             raise UserError(f"{path}: ca is no certificate")
         lists_of = {key: tuple(read[key]) for key in lists}

@@ -28,8 +28,8 @@ def add(folder: Path, network: Network, samples: Samples, round: int, before: in
     rows = F.softmax(network.outputs(samples.images, samples.index).double(), dim=1)
     total = sums(folder, before) if before else torch.zeros(rows.shape)
     folder.mkdir(exist_ok=True)
-    with written_atomically(_file(folder, round)) as file:
-        np.save(file, total.add_(rows.cpu()).numpy(), allow_pickle=False)
+    with written_atomically(file(folder, round)) as into:
+        np.save(into, total.add_(rows.cpu()).numpy(), allow_pickle=False)
 
 
 def sums(folder: Path, round: int) -> Tensor:
@@ -39,7 +39,7 @@ def sums(folder: Path, round: int) -> Tensor:
         LostError: if they are not there.
     """
     try:
-        return torch.from_numpy(np.load(_file(folder, round), allow_pickle=False))
+        return torch.from_numpy(np.load(file(folder, round), allow_pickle=False))
     except (OSError, ValueError):
         raise LostError(f"what was recorded up to round {round} is not here") from None
 
@@ -50,8 +50,9 @@ def forget_before(folder: Path, floor: int, window: int) -> None:
     kept = {window, *(number for number in rounds if number > floor), *[n for n in rounds if n <= floor][-1:]}
     for number in rounds:
         if number not in kept:
-            _file(folder, number).unlink()
+            file(folder, number).unlink()
 
 
-def _file(folder: Path, round: int) -> Path:
+def file(folder: Path, round: int) -> Path:
+    """Where the sums after a round are."""
     return folder / f"{round:08d}.npy"

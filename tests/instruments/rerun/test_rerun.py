@@ -178,6 +178,12 @@ def test_the_first_round_that_differs_is_named(command: Command, theirs: Path) -
     assert "note: nothing that the record tells of the surroundings differs" in said.out.splitlines()
 
 
+def test_a_run_with_faulty_and_shifted_clients_is_repeated(command: Command, tmp_path: Path) -> None:
+    """From its record alone, like every other."""
+    here = run([*TINY, "rounds=1", "fault.share=0.5", "shift.level=0.5"], tmp_path / "run").folder
+    assert command("rerun", here, f"output={tmp_path / 'again'}").code == 0
+
+
 def test_without_products_the_last_checkpoint_counts(command: Command, tmp_path: Path) -> None:
     made = run([*FEDAVG, "products=false"], tmp_path / "run")
     said = command("rerun", made.folder, "output=again")

@@ -13,7 +13,7 @@ import re
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 MOST = 8 * 2**20
 """Bytes of a request's body; Flower sends pieces of 5 MB."""
@@ -23,8 +23,10 @@ BODY = 180.0
 """Seconds in which all of a body should have come."""
 HEADS = 10.0
 """Seconds in which the head of a request should have come, or a connection is closed."""
-CALLS, OF_ONE = 128, 32
-"""Requests at a time, and those from one address; who has not shown a key may fill ``MOST`` bytes with each."""
+CALLS, OF_ONE = 256, 32
+"""Connections at a time; requests from one address, which may fill ``MOST`` bytes each without having shown a key."""
+CONNECTIONS = 64
+"""Connections from one address."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
 NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
 """Headers that are about a connection, of which there are two."""
@@ -120,9 +122,21 @@ def main() -> None:
     class Hasty(H11Protocol):
         """Closes a connection that has no request at the end of ``HEADS`` seconds; uvicorn would wait for ever."""
 
+        held: ClassVar[Counter[str]] = Counter()  # connections by address
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.address = str((transport.get_extra_info("peername") or ("",))[0])
+            self.held[self.address] += 1
+            if self.held[self.address] > CONNECTIONS:
+                transport.abort()
             self.loop.call_later(HEADS, self._look)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.held[self.address] -= 1
+            if not self.held[self.address]:
+                del self.held[self.address]
+            super().connection_lost(exc)
 
         def _look(self) -> None:
             if self.transport.is_closing():
