@@ -115,7 +115,7 @@ class SiteAudit:
             UserError: if the site has no model of the run.
             RefusedError: for a question that is none.
         """
-        at, options = _step(question), _options(question)
+        at, options = step_of(question), _options(question)
         if self.table is None:
             return replace(self, table=self._table(question.summed)).answer(question)
         if at == 0:
@@ -176,7 +176,7 @@ class SiteAudit:
                 together=question.together.numpy(),
             )
         verdicts = read_verdicts(self.review.files, self.run.samples, self.federation.dataset.classes)
-        (wrong,), _ = numbers(found, samples, verdicts if _step(question) == len(STEPS) - 1 else {}, question.seed)
+        (wrong,), _ = numbers(found, samples, verdicts if step_of(question) == len(STEPS) - 1 else {}, question.seed)
         return replace(row, wrong=wrong)
 
     def _counted(self, samples: AuditedSamples, row: ClientSummary) -> CountedIssues:
@@ -217,7 +217,7 @@ class SiteAudit:
         return Examined(alone, {}, run, verdicts)
 
 
-def _step(question: Question) -> int:
+def step_of(question: Question) -> int:
     """The number of a question's step.
 
     Raises:

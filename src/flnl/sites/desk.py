@@ -40,10 +40,10 @@ from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, recorded, wire
-from flnl.sites.audit_messages import STEPS, CountedLabels, Question
+from flnl.sites.audit_messages import CountedLabels, Question
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
-from flnl.sites.auditing import Corrected, Review, SiteAudit
+from flnl.sites.auditing import Corrected, Review, SiteAudit, step_of
 from flnl.sites.messages import Parts, RefusedError
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
@@ -461,8 +461,7 @@ class Desk:
 
     def _count_question(self, run: _Run, question: Question) -> None:
         """Refuse more than a few questions that count other samples: sums of many tell of single ones."""
-        if question.step not in STEPS:
-            raise RefusedError("an audit has no such step")
+        step_of(question)  # one that is none is not noted
         scored = run.folder / model_file.NAME
         if question.summed is not None:
             scored = recorded.file(run.folder / recorded.FOLDER, question.summed[0])

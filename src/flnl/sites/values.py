@@ -103,11 +103,12 @@ class _Checker:
                 raise ValueError(f"is {kind} instead of {shaped.kind}")
             if value.ndim != len(shaped.shape):
                 raise ValueError(f"has {value.ndim} dimensions instead of {len(shaped.shape)}")
-            known = {"K": self.sender.classes, "n": self.sender.samples}
+            numbers = {name: int(name) for name in shaped.shape if name.isdigit()}
+            known = {"K": self.sender.classes, "n": self.sender.samples, **numbers}
             for name, length in zip(shaped.shape, value.shape, strict=True):
-                if name not in known and not name.isdigit():
+                if name not in known:
                     self._agreed(name, length)
-                elif length != known.get(name, name.isdigit() and int(name)):
+                elif length != known[name]:
                     raise ValueError(f"is of another shape than [{', '.join(shaped.shape)}]")
         if not value.numel() or value.dtype.is_complex or kind == "bool":
             return
