@@ -180,7 +180,7 @@ def test_the_first_round_that_differs_is_named(command: Command, theirs: Path) -
 
 def test_a_run_with_faulty_and_shifted_clients_is_repeated(command: Command, tmp_path: Path) -> None:
     """From its record alone, like every other."""
-    here = run([*TINY, "rounds=1", "fault.share=0.5", "shift.level=0.5"], tmp_path / "run").folder
+    here = run([*TINY, "method=fedavg", "rounds=1", "fault.share=0.5", "shift.level=0.5"], tmp_path / "run").folder
     assert command("rerun", here, f"output={tmp_path / 'again'}").code == 0
 
 
