@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from flnl.sites.flower import gate as door
-from flnl.sites.flower.gate import Headers, gate
+from flnl.sites.flower.gate import Door, Headers, gate
 
 
 class Upstream:
@@ -141,6 +142,41 @@ def test_one_address_does_not_take_all_calls() -> None:
 
     asyncio.run(calls())
     assert sent == [503, 200, 200]
+
+
+def test_one_address_does_not_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bare ones, that never begin TLS, are counted too; they make room when they are closed."""
+    monkeypatch.setattr(door, "CONNECTIONS", 3)
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await reader.read()
+        writer.close()
+
+    async def greeted(place: tuple[str, int], source: str) -> tuple[bytes, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*place, local_addr=(source, 0))
+        with suppress(ConnectionResetError):
+            return await asyncio.wait_for(reader.read(5), 10), writer
+        return b"", writer
+
+    async def connections() -> None:
+        listening = Door(("127.0.0.1", 0))
+        place = listening.getsockname()
+        async with await asyncio.start_server(greet, sock=listening):
+            first = [await greeted(place, "127.0.0.1") for _ in range(5)]
+            assert [said for said, _ in first] == 3 * [b"hello"] + 2 * [b""]
+            other = await greeted(place, "127.0.0.2")
+            assert other[0] == b"hello"
+            assert listening.held == {"127.0.0.1": 3, "127.0.0.2": 1}
+            for _, writer in [*first, other]:
+                writer.close()
+            while listening.held:
+                await asyncio.sleep(0.01)
+            last = await greeted(place, "127.0.0.1")
+            assert last[0] == b"hello"
+            last[1].close()
+
+    asyncio.run(asyncio.wait_for(connections(), 30))
 
 
 def test_who_leaves_is_not_answered() -> None:

@@ -28,7 +28,7 @@ import pytest
 from flnl.audit.options import Options
 from flnl.audit.performing import perform
 from flnl.core.errors import UserError
-from flnl.sites.flower.gate import HEADS
+from flnl.sites.flower.gate import CONNECTIONS, HEADS
 from flnl.sites.flower_environment import FOLDER, GATE, VARIABLE, Flower, end, ends_with_parent, free_port
 from flnl.sites.site_folder import NODE_PUB
 from tests.properties.runs import Ran, difference
@@ -321,7 +321,7 @@ def test_doors_are_closed(tmp_path: Path) -> None:
 
 
 def test_connections_without_a_request_are_closed(tmp_path: Path) -> None:
-    """Or a stranger who opens as many as the gate serves keeps all sites out."""
+    """Or a stranger who opens as many as the gate serves keeps all sites out; before TLS as after it."""
     flower, port, log = Flower.found(PLACE), free_port(), tmp_path / "gate.log"
     words = ["init", "lung", "--address", f"127.0.0.1:{port}", "--sites", "north"]
     subprocess.run([*FLNL, "federation", *words], cwd=tmp_path, env=environment(), check=True, capture_output=True)
@@ -342,6 +342,12 @@ def test_connections_without_a_request_are_closed(tmp_path: Path) -> None:
             stranger.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n")
             with suppress(ConnectionResetError):  # closed, too
                 assert stranger.recv(100) == b""
+        bare = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2 * CONNECTIONS)]
+        elsewhere = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
+        with elsewhere, trusted.wrap_socket(elsewhere, server_hostname="127.0.0.1") as other:
+            assert other.version()
+        for connection in bare:
+            connection.close()
     finally:
         end(running)
 

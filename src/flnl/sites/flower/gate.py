@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 
 MOST = 8 * 2**20
 """Bytes of a request's body; Flower sends pieces of 5 MB."""
@@ -26,7 +27,7 @@ HEADS = 10.0
 CALLS, OF_ONE = 256, 32
 """Connections at a time; requests from one address, which may fill ``MOST`` bytes each without having shown a key."""
 CONNECTIONS = 64
-"""Connections from one address."""
+"""Connections from one address, with or without TLS."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
 NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
 """Headers that are about a connection, of which there are two."""
@@ -113,6 +114,50 @@ def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in NOT_PASSED]
 
 
+class Door(socket.socket):
+    """A listening socket that has at most ``CONNECTIONS`` from an address, and closes further ones at once.
+
+    They are counted before their TLS handshake, for which asyncio gives a stranger a minute.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        super().__init__(family, kind, protocol)
+        self.held: Counter[str] = Counter()  # by address
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bind(place)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection and its address.
+
+        Raises:
+            ConnectionAbortedError: if its address has enough; asyncio goes on with the next.
+        """
+        plain, address = super().accept()
+        connection = Held(self, str(address[0]), plain.detach())
+        if self.held[connection.address] > CONNECTIONS:
+            connection.close()
+            raise ConnectionAbortedError
+        return connection, address
+
+
+class Held(socket.socket):
+    """A connection, counted by its door until it is closed."""
+
+    def __init__(self, door: Door, address: str, descriptor: int) -> None:
+        super().__init__(door.family, door.type, door.proto, fileno=descriptor)
+        self.door, self.address = door, address
+        door.held[address] += 1
+
+    def close(self) -> None:
+        """Close it; a second time does nothing."""
+        if self.fileno() != -1:
+            self.door.held[self.address] -= 1
+            if not self.door.held[self.address]:
+                del self.door.held[self.address]
+        super().close()
+
+
 def main() -> None:
     """Run the gate until it is ended."""
     import httpx
@@ -122,21 +167,9 @@ def main() -> None:
     class Hasty(H11Protocol):
         """Closes a connection that has no request at the end of ``HEADS`` seconds; uvicorn would wait for ever."""
 
-        held: ClassVar[Counter[str]] = Counter()  # connections by address
-
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.address = str((transport.get_extra_info("peername") or ("",))[0])
-            self.held[self.address] += 1
-            if self.held[self.address] > CONNECTIONS:
-                transport.abort()
             self.loop.call_later(HEADS, self._look)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.held[self.address] -= 1
-            if not self.held[self.address]:
-                del self.held[self.address]
-            super().connection_lost(exc)
 
         def _look(self) -> None:
             if self.transport.is_closing():
@@ -167,10 +200,8 @@ def main() -> None:
         except httpx.TransportError as error:
             raise ConnectionError(str(error)) from error
 
-    uvicorn.run(
+    config = uvicorn.Config(
         gate(upstream),
-        host=host,
-        port=int(port),
         ssl_certfile=given.certificate,
         ssl_keyfile=given.key,
         lifespan="off",
@@ -178,7 +209,9 @@ def main() -> None:
         server_header=False,
         limit_concurrency=CALLS,
         http=Hasty,
+        loop="asyncio",  # others do not ask a Door
     )
+    uvicorn.Server(config).run([Door((host.strip("[]"), int(port)))])
 
 
 if __name__ == "__main__":
