@@ -263,12 +263,24 @@ def test_only_the_same_draws_of_data_are_compared(tmp_path: Path) -> None:
     assert best == {(7, "fedavg"): False, (8, "fedavg"): False, (8, "fedprox"): True}
 
 
+@pytest.mark.parametrize("harder", ["shift.level=0.5", "fault.share=0.5"])
+def test_a_method_is_not_compared_with_one_whose_clients_are_worse(tmp_path: Path, harder: str) -> None:
+    for words, last in (("method=fedavg", 0.8), (f"method=fedavg {harder}", 0.6), (f"method=fedprox {harder}", 0.7)):
+        for seed in (1, 2):
+            made(tmp_path / f"{words} {seed}", f"{words} seed={seed}", metrics={"last": last})
+    found = table(tmp_path)
+    (column,) = (one for one in found.columns if one.key == "last")
+    assert [line.row.config["method"]["name"] for line in found.lines if found.best(line, column)] == ["fedprox"]
+
+
 def test_runs_of_files_that_have_changed_are_told_of(compared: Commands, tmp_path: Path) -> None:
     """Their settings are the same; the record has a digest of what they held."""
     made(tmp_path / "a", "method=fedavg seed=1", data="aa")
     made(tmp_path / "b", "method=fedprox seed=1", data="aa")
     made(tmp_path / "old", "method=fedavg seed=2")
     made(tmp_path / "other", "method=fedavg dataset.test_size=40", data="bb")
+    made(tmp_path / "shifted", "method=fedavg shift.level=0.5 seed=1", data="dd")
+    made(tmp_path / "shifted otherwise", "method=fedavg shift.level=0.5 seed=2", data="ee")
     assert "files have changed" not in compared(tmp_path).err
     made(tmp_path / "c", "method=fedavg seed=3", data="cc")
     said = compared(tmp_path).err

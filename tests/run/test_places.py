@@ -245,14 +245,19 @@ def test_files_that_changed_in_their_place_are_another_row(tmp_path: Path, capsy
     assert "files have changed between them" in capsys.readouterr().err
 
 
-def test_tuning_goes_on_where_data_lie_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "given", "values"), [(arrays, ARRAYS, "train.lr=0.1,0.2"), (images, IMAGES, "shift.level=0,0.5")]
+)
+def test_tuning_goes_on_where_data_lie_elsewhere(
+    make: Make, given: tuple[str, ...], values: str, tmp_path: Path
+) -> None:
     """Finished runs are not run again; those of other data stay beside them."""
     for name, seed in (("a", 0), ("b", 1)):
-        arrays(tmp_path / name, seed)
-    quick = [word for word in ARRAYS if word not in ("figures=false", "products=false", "logger=csv")]
+        make(tmp_path / name, seed)
+    quick = [word for word in given if word not in ("figures=false", "products=false", "logger=csv")]
 
     def tuned(place: str) -> dict[str, int]:
-        words = [*quick, "rounds=1", f"dataset.root={place}", "train.lr=0.1,0.2", f"cache={tmp_path / 'cache'}"]
+        words = [*quick, "rounds=1", f"dataset.root={place}", values, f"cache={tmp_path / 'cache'}"]
         tune.tune([*words, "--measure", "last", "--seeds", "7", "--", "hydra/launcher=basic"])
         return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "multirun").rglob(RESULT)}
 

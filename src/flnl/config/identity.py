@@ -36,6 +36,9 @@ PLACES = (
 """Keys whose values say where a run's data lie. A run is the same wherever they lie, so keys do not have them; what
 they hold tells runs apart (``RunRecord.told_by``)."""
 
+OF_FEDERATION = ("dataset.", "partition.", "noise.", "shift.", "data_seed")
+"""Beginnings of the keys of what clients hold."""
+
 NOT_OF_THE_KEY = (
     "output",
     "output_root",

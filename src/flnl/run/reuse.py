@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from flnl.config import compose
-from flnl.config.identity import identity, places
+from flnl.config.identity import OF_FEDERATION, identity, places
 from flnl.config.recorded import whereabouts
 from flnl.core.errors import UserError
 from flnl.data.federation.build import from_config
@@ -22,8 +22,8 @@ from flnl.record.run import RunRecord
 
 log = logging.getLogger(__name__)
 
-OF_DATA = ("dataset.", "partition.", "noise.", "eval.", "centralized", "data_seed")
-"""What a federation depends on."""
+OF_DATA = (*OF_FEDERATION, "eval.", "centralized")
+"""Beginnings of the keys of what a federation depends on."""
 
 
 @dataclass(frozen=True)

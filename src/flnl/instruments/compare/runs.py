@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flnl.config.identity import PLACES
+from flnl.config.identity import OF_FEDERATION, PLACES
 from flnl.config.override_text import key_of
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
@@ -21,7 +21,7 @@ from flnl.record.run import RESULT, TUNING, RunRecord
 from flnl.record.sweeps import PLAN, runs_of
 from flnl.record.tuned import Tuned
 
-OF_SETTING = ("dataset.", "partition.", "noise.", "eval.benchmark", "data_seed.")
+OF_SETTING = (*OF_FEDERATION, "fault.", "eval.benchmark")
 """Beginnings of the keys of what methods are compared on."""
 OF_TRAINING = ("dataset.augment", "dataset.normalize", "dataset.verify")
 """Keys of data sets that change how a method trains, or nothing, and not what it is compared on."""
@@ -269,7 +269,8 @@ def _tell_of_changed_data(rows: Sequence[Row]) -> None:
     """Name two runs whose configurations have the same data, if these were others when they ran."""
     first: dict[str, RunRecord] = {}
     for run in (run for row in rows for run in row.runs if run.data):
-        named = {key: value for key, value in configured(run).items() if key.startswith("dataset.")} | run.whereabouts
+        named = {key: value for key, value in configured(run).items() if key.startswith(("dataset.", "shift."))}
+        named |= run.whereabouts | ({"data_seed": run.data_seed} if "shift.level" in named else {})
         named["dataset.fingerprint"] = run.config["dataset"].get("fingerprint")
         other = first.setdefault(json.dumps(named, sort_keys=True, default=str), run)
         if other.data != run.data:
