@@ -465,5 +465,6 @@ def test_what_needs_images_refuses_rows(tmp_path: Path):
     words = ["dataset=wine", "partition.num_clients=4"]
     with pytest.raises(UserError, match=r"^method\.local\.fedlsr: FedLSR rotates .* the data set has rows of numbers"):
         run(tmp_path, "a", *words, "method=fedlsr")
-    with pytest.raises(UserError, match=r"^model=cnn takes images, and a sample of the dataset is 13 values"):
-        run(tmp_path, "b", *words, "method=fedavg", "model=cnn")
+    for model, name in (("cnn", "CNN"), ("resnet8", "ResNet"), ("wrn40_2", "PreActResNet"), ("resnet50", "ResNet50")):
+        with pytest.raises(UserError, match=rf"^model \({name}\) takes images, and wine has rows of numbers: "):
+            run(tmp_path, "b", *words, "method=fedavg", f"model={model}")

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
 from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
 
@@ -16,6 +18,7 @@ class CNN:
     6,090 parameters with widths 16 and 32 on 1x8x8 and 10 classes.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     widths: Sequence[PositiveCount]  # channels of each of the n convolutions; images have sides of at least 2**n
     dropout: DropRate  # before the linear layer
 

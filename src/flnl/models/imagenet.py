@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from torch import nn
 from torchvision import models
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import FromFiles, PathText
 from flnl.models.layers import Classifier, Shape, check_inputs
 from flnl.models.pretrained import fetched, fill, read
@@ -16,6 +17,7 @@ from flnl.models.pretrained import fetched, fill, read
 
 @dataclass(frozen=True)
 class _ResNet:
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     model: ClassVar[str]
     weights: ClassVar[Any]
     pretrained: Annotated[

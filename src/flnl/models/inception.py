@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Len
 from torch import Tensor, nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
 from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
 
@@ -22,6 +23,7 @@ class InceptionResNetV2:
     Layers, widths and scales are those of timm's ``inception_resnet_v2``, which was ported from the authors' program.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     blocks: Annotated[Sequence[PositiveCount], Len(3, 3)]  # in each stage
     dropout: DropRate  # before the linear layer
 

@@ -55,17 +55,11 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 def check_inputs(model: str, shape: Shape, *, smallest: int = 1, channels: int | None = None) -> None:
-    """Check that ``model`` (its name in ``conf/model``) accepts inputs of ``shape``, which should be images.
+    """Check that ``model`` (its name in ``conf/model``) accepts images of ``shape``.
 
     Raises:
-        UserError: if they are no images, a side is shorter than ``smallest``, or the number of channels is not
-            ``channels``.
+        UserError: if a side is shorter than ``smallest``, or the number of channels is not ``channels``.
     """
-    if len(shape) != 3:
-        raise UserError(
-            f"model={model} takes images, and a sample of the dataset is {shape[0]} values: set model=linear or mlp for"
-            " rows of numbers, fasttext for texts"
-        )
     needs = []
     if channels is not None and shape[0] != channels:
         needs.append(f"{channels} channels")

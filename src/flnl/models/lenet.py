@@ -1,10 +1,11 @@
 """LeNet-5 as used in papers on federated learning: with ReLU, max-pooling and no padding."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import Neutral
 from flnl.models.layers import Classifier, Shape, check_inputs
 
@@ -17,6 +18,7 @@ class LeNet5:
     on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     batch_norm: Annotated[bool, Neutral(False)]  # after each convolution; in no paper's LeNet-5
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:

@@ -8,11 +8,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 from torch import Tensor, nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
 from flnl.models.layers import Classifier, DropRate, Shape
 
@@ -59,6 +60,7 @@ class PreActResNet:
     take 0.9 of each batch into their running statistics, where torch's default is 0.1.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     stem: PositiveCount  # channels of the first convolution
     width: PositiveCount  # channels of the first stage; doubles every stage
     blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # number in each stage; a block has two layers

@@ -7,11 +7,12 @@ the last stage, so accuracies of the two are not comparable.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 from torch import Tensor, nn
 
+from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
 from flnl.models.layers import Classifier, Shape
 
@@ -48,6 +49,7 @@ class ResNet:
     for 10 classes, ResNet-34 21,328,292 (17,024) for 100, ResNet-8 78,042 (928) for 10.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     width: PositiveCount  # channels of the stem and of the first stage
     blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # number in each stage; a block has two layers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import AfterValidator
@@ -16,6 +16,7 @@ from torchvision import models
 from flnl.console.suggestions import did_you_mean
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET
+from flnl.core.inputs import Kind
 from flnl.core.ranges import FromFiles, PathText
 from flnl.models.layers import Classifier, Shape, check_inputs
 from flnl.models.pretrained import fetched, fill, read
@@ -47,6 +48,7 @@ class TorchvisionClassifier:
     no features. Dropout and stochastic depth have torchvision's rates.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     name: Annotated[str | None, AfterValidator(_is_classifier)]
     weights: Annotated[PathText | None, FromFiles(None)]  # null, torchvision's by name, or the path of a state dict
 

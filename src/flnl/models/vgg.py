@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torchvision import models
 
+from flnl.core.inputs import Kind
 from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
 
 # Simonyan and Zisserman 2015, Table 1, columns A and D: the convolutions' channels between max-pools.
@@ -27,6 +28,7 @@ class VGG11:
     receive copies.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     dropout: DropRate  # after both hidden linear layers
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
@@ -51,6 +53,7 @@ class VGG11Cifar:
     9,750,922 parameters on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
     """
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     name: ClassVar[str] = "vgg11_cifar"
     convolutions: ClassVar[Sequence[Sequence[int]]] = VGG11_CONVOLUTIONS
     dropout: DropRate  # before both hidden linear layers
