@@ -16,7 +16,7 @@ from flnl.core.errors import UserError
 
 FOLDER = CONF / "benchmark"
 TIERS = {
-    "S": "a run of FedAvg takes up to some two minutes of a core",
+    "S": "at most some two minutes of a core for a run of FedAvg",
     "M": "ten minutes of a core a run",
     "L": "a GPU",
 }
