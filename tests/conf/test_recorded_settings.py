@@ -74,8 +74,10 @@ def test_short_leaves_nothing_out_that_counts(name: str, tmp_path: Path) -> None
     words = BY_NAME[name].words if name in BY_NAME else [f"method={name}"]
     record = RunRecord.open(recorded(tmp_path / "run", *words))
     values, whole = short(record.defining, record.config), record.identity
-    kept = [key for key, value in whole.items() if value not in (None, {}, [])]
+    double = "method.stages.training.rounds" if name == "co_teaching" else "rounds"  # one of several stages has its own
+    kept = [key for key, value in whole.items() if value not in (None, {}, []) and key != double]
     assert len(values) == len(kept)
+    assert double not in values
     plain = record.config
     for key in (key for key in values if key.startswith("method.") and key.count(".") == 1 and key not in whole):
         if f"{key}._target_" not in whole:

@@ -30,7 +30,10 @@ def short(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
     """
     typed = _short_keys(config.get("method"))
     named: dict[str, Any] = {}
+    double = _double(config)
     for key, value in values.items():
+        if key == double:
+            continue
         if key.endswith(TARGET):
             named[key.removesuffix(TARGET)] = recorded_name(str(value))
         elif value not in (None, {}, []):
@@ -39,6 +42,18 @@ def short(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
         named = {"method": named.pop("method.name"), **named}
     place = {name: number for number, name in enumerate(ORDER)}
     return dict(sorted(named.items(), key=lambda item: place.get(item[0].split(".")[0], len(ORDER))))
+
+
+def _double(config: Mapping[str, Any]) -> str | None:
+    """The key that says a length which another one says: ``rounds`` is that of the only stage, or of none."""
+    method = config.get("method")
+    stages = method.get("stages") if isinstance(method, Mapping) else None
+    if not isinstance(stages, Mapping) or not stages:
+        return None
+    if len(stages) > 1:
+        return "rounds"
+    ((name, stage),) = stages.items()
+    return f"method.stages.{name}.rounds" if stage.get("rounds") == config.get("rounds") else None
 
 
 def _short_keys(method: Any) -> dict[str, str]:
