@@ -9,7 +9,7 @@ from bench.card_runs import FILE, Row, line
 from bench.whole_runs import read_rows
 
 CARDS = Path(__file__).resolve().parents[2] / "docs" / "methods"
-TABLE = re.compile(r"`(\w+)` of\s+\[the cards' runs\][^|]*?\n\n((?:\|.*\n)+)")
+TABLE = re.compile(r"`(\w+)` of\s+\[the\s+cards'\s+runs\][^|]*?\n\n((?:\|.*\n)+)")
 """The name of a setting, and the table below it."""
 
 

@@ -313,7 +313,7 @@ def measurements(card: Path) -> str:
 def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> None:
     """What its measurements show with two digits, as tables on images do."""
     section = measurements(card)
-    linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
+    linked = re.findall(r"\(\.\./\.\./(results/[\w/.]+\.md)\)", section)
     found = {number for name in linked for number in re.findall(TWO_DIGITS, (ROOT / name).read_text())}
     assert {*re.findall(TWO_DIGITS, section)} <= found
 
@@ -322,7 +322,7 @@ def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> No
 def test_a_card_has_no_accuracy_without_a_record(card: Path) -> None:
     """All are in a linked table, a row of the method or of FedAvg in a comparison, or its file."""
     section = measurements(card)
-    linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
+    linked = re.findall(r"\(\.\./\.\./(results/[\w/.]+\.md)\)", section)
     both = "\n".join(page.read_text() for page in (COMPARISON, ROOT / "docs" / "comparison_newer.md"))
     own = re.findall(rf"(?m)^\| (?:{card.stem}|fedavg) \|.*", both)
     audits = ["docs/audit_measured.md"] if "](../audit_measured.md#on-cifar-10)" in section else []
