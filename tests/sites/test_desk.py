@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from flnl.core import stored
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
 from flnl.core.state import RoundResult
@@ -272,6 +273,40 @@ def test_a_job_is_asked_for_a_few_times_only(site: tuple[Desk, Parts, Parts], tm
     assert kinds == [*["done"] * 6, "refused", "refused"]
 
 
+def test_a_job_that_fails_is_asked_for_as_rarely(
+    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a crafted model makes it fail tells something of the samples; a site that begins anew remembers."""
+
+    def failing(job: LocalTraining, network: Any, task: Any) -> Any:
+        raise ValueError
+
+    monkeypatch.setattr(LocalTraining, "__call__", failing)
+    model, kinds = wire.read(site[2][1]), []
+    for number in (0, 1, 0, 2, 3, 3, 0):
+        one = Desk(site[0].data, tmp_path)
+        one.handle(site[1])
+        other = wire.written({name: tensor + number for name, tensor in model.items()})
+        kinds.append(said(one, [site[2][0], other])["kind"])
+    assert kinds == [*["failed"] * 4, "refused", "refused", "failed"]
+
+
+def test_labels_are_corrected_when_the_method_does(tmp_path: Path) -> None:
+    """At the end of a stage; before it, counts of changed labels would tell of single ones."""
+    words = [*(word for word in WORDS if "method=" not in word and "rounds=" not in word), "method=fedcorr"]
+    with assembled([*words, "method.T1=1", "method.T2=2", "method.T3=1"], tmp_path / "run") as parts:
+        carrier = recorded(parts)
+        link_of(parts).open()
+        list(parts.rounds())
+        tasks = [sent for sent in carrier.down if len(sent) == 2]
+        last = [sent for sent in tasks if wire.plain_in(sent[0], 10**8).get("job") == "correct"][-1]
+        header, desks = wire.read(last[0], stored.classes()), carrier.inner.desks.values()
+        of = next(one for one in desks if wire.read(one.handle(last)[0], stored.classes())["kind"] == "done")
+        early = [wire.written({**header, "round": header["round"] - 1, "floor": 0}), last[1]]
+        assert sum(header["lengths"][: header["stage"]]) == header["round"] + 1
+        assert "asks no such job" in wire.read(of.handle(early)[0], stored.classes()).get("why", "done")
+
+
 def test_a_server_does_not_go_back_behind_what_it_has_left(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
     """There the site has forgotten how often it was asked."""
     one = Desk(site[0].data, tmp_path)
@@ -319,6 +354,10 @@ def test_few_models_are_scored_and_taken_in_a_round(message: str, site: tuple[De
     assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
     desk.handle(site[1])  # to open the run again does not help
     assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
+    if message == "finish":  # what it tells depends on what the server says of its exchanges, too
+        more["own"] = {"lid": 1}
+        assert asked(0, 1)["why"] == "the server has sent 3 models with round 1 before"
+        more["own"] = {}
     assert asked(3, 2)["kind"] != "refused"
     assert [asked(4, round)["why"] for round in (-5, 3)] == ["the method has no such round"] * 2
 

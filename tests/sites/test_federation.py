@@ -222,7 +222,7 @@ def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flowe
     assert f"flnl site {here} --no-supernode\n" in first
     for line in (
         *("DynamicUser=yes", "SupplementaryGroups=flower", f"LoadCredential=node:{here}/node"),
-        *(f"TemporaryFileSystem={here.parent}", f"BindPaths={here}/socket:/run/flnl-site-north"),
+        *(f"TemporaryFileSystem={here.parent}", f"BindReadOnlyPaths={here}/socket:/run/flnl-site-north"),
     ):
         assert f"\n{line}\n" in second
     assert "--auth-supernode-private-key %d/node" in second
@@ -230,7 +230,7 @@ def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flowe
     read = yaml.safe_load(compose.partition("\n")[2])["services"]
     assert read["site"]["network_mode"] == "none"
     assert read["supernode"]["volumes"] == [
-        f"{here}/socket:/run/flnl",
+        f"{here}/socket:/run/flnl:ro",
         f"{here}/node:/run/keys/node:ro",
         f"{here}/ca.crt:/run/keys/ca.crt:ro",
     ]

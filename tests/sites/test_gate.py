@@ -48,6 +48,7 @@ def asked(
         sent.append(event)
 
     headers = [(b"host", b"evil"), (b"content-length", b"3"), (b"flwr-key", b"k"), (b"Connection", b"upgrade")]
+    headers += [(b"X-Forwarded-For", b"127.0.0.1"), (b"x-forwarded-proto", b"http"), (b"Forwarded", b"for=me")]
     scope = {"type": "http", "method": method, "raw_path": path, "query_string": query, "headers": headers}
 
     async def call() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from flnl.methods.fedcorr.exchange import LidScore
 from flnl.methods.fedpeer.exchange import LabelCounts, SharedLabels
 from flnl.sites import wire
 from flnl.sites.messages import RefusedError
-from flnl.sites.policy import Ledger, revealed
+from flnl.sites.policy import Ledger, Policy, revealed
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.sites.test_desk import WORDS, link_of, recorded
 
@@ -93,6 +94,15 @@ def test_a_type_that_two_exchanges_send_counts_as_the_worse() -> None:
     for order in ((math.inf, 0.01), (0.01, math.inf)):
         method = SimpleNamespace(exchange=dict(zip("ab", map(Sends, order), strict=True)))
         assert revealed(cast(Method, method)) == {LabelCounts: math.inf}
+
+
+@pytest.mark.parametrize(("other", "refused"), [(0.99, True), (1.0, False)])
+def test_a_type_has_one_epsilon_in_a_method(other: float, *, refused: bool) -> None:
+    """With another each exchange draws anew, and the ledger would have one of the draws."""
+    exchanges = {"a": SimpleNamespace(reveals={LabelCounts: 1.0}), "b": SimpleNamespace(reveals={LabelCounts: other})}
+    method = cast(Method, SimpleNamespace(name="mine", exchange={**exchanges, "c": SimpleNamespace(reveals={})}))
+    with pytest.raises(RefusedError, match="LabelCounts with several ε") if refused else nullcontext():
+        Policy().admit(method)
 
 
 def test_a_run_begins_with_what_leaves_its_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

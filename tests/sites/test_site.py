@@ -11,7 +11,7 @@ import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -435,6 +435,16 @@ def test_what_a_site_cannot_use_fills_no_memory(
             tracemalloc.stop()
         thread.join()
         assert re.search(told, why(sockets.receive(here)[1]))
+
+
+def test_whatever_goes_wrong_with_a_message_a_site_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*args: Any, **more: Any) -> Any:
+        raise ValueError("what nobody thought of")
+
+    monkeypatch.setattr(sockets, "receive", wrong)
+    here, there = socket.socketpair()
+    with here, there:
+        attend(there, cast(Door, None))
 
 
 def test_sites_that_differ_are_named(sites: Sites, data: Path) -> None:

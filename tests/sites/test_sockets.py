@@ -122,6 +122,7 @@ def framed(header: Any) -> bytes:
         framed({"sizes": [True]}),
         framed({"sizes": [1.0]}),
         framed({"sizes": [2**62]}),
+        framed(b'{"sizes": [' + b"9" * 4300 + b", " + b"9" * 4300 + b"]}"),
         framed({"sizes": [60, 60]}) + bytes(120),
         framed({"sizes": [0] * 5000}),
         framed({"sizes": [10]}) + b"short",

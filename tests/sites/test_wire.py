@@ -93,6 +93,7 @@ def framed(value: Any, tensors: Any = (), body: bytes = b"", **more: Any) -> byt
         (framed({"tensor": 0}, [["complex64", [1]]], b"12345678"), "unknown dtype"),
         (framed({"tensor": 0}, [["bool", [1]]], b"\2"), "bool"),
         (framed({"mapping": [[1, 2], [1, 3]]}), "key twice"),
+        (framed({"mapping": [[2**63, 2]]}), "64 bits"),
         (framed({"mapping": [[[1], 2]]}), "neither numbers nor texts"),
         (framed({"payload": [1, 2]}), "two values of a type"),
         (framed({"class": "Checkpoint", "fields": {}}), "not expected"),

@@ -311,9 +311,9 @@ class Desk:
             return list(stored)
         if header["floor"] < run.shelf.floor:
             raise RefusedError("the run would begin again with a round that the server has left behind")
-        job, allowed = self._job(run.built, stage, header)
+        job, allowed = self._job(run, stage, header)
         name = f"{header['job']} {header['exchange']}"
-        if len({e.task for e in run.shelf.entries if (e.round, e.job) == (header["round"], name)}) >= TRIES:
+        if not run.shelf.begins(header["round"], name, task_name, TRIES):
             raise RefusedError(f"the server has asked for a job of round {header['round'] + 1} {TRIES} times before")
         broadcast = Broadcast(header["round"], number, params, header["extras"], lengths)
         before_stage = header["job"] == "open" and broadcast.clock.stage_round == 0
@@ -337,8 +337,9 @@ class Desk:
         run.shelf.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
         return reply
 
-    def _job(self, made: Built, stage: Stage, header: Mapping[str, Any]) -> tuple[ClientJob[Any], Sequence[type]]:
+    def _job(self, run: _Run, stage: Stage, header: Mapping[str, Any]) -> tuple[ClientJob[Any], Sequence[type]]:
         """The job of the site's own method that the header names, and the types that may leave with its answer."""
+        made = run.built
         broadcast = Broadcast(header["round"], header["stage"], {}, lengths=header["lengths"])
         clock = broadcast.clock
         match header["job"]:
@@ -352,7 +353,7 @@ class Desk:
                 )
                 job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange, made.observe)
                 return job, [kind for exchange in stage.exchange.values() for kind in exchange.reports]
-            case "correct" if stage.correct is not None:
+            case "correct" if stage.correct is not None and stage.corrects_after(clock.stage_round, run.holders):
                 return Correct(stage.correct.corrector, stage.correct.rule), stage.correct.corrector.reports
             case "open" if (exchange := stage.exchange.get(header["exchange"])) is not None:
                 asked = exchange.before_round(exchange.init(1, made.initial), clock)
@@ -397,7 +398,7 @@ class Desk:
             return
         if not 0 <= header["round"] <= sum(run.lengths):
             raise RefusedError("the method has no such round")
-        added = str(header.get("before", "")).encode()
+        added = wire.written([header.get(key) for key in ("before", "own", "kept")])
         digest, about = hashlib.sha256(added + model).hexdigest(), f"{header['kind']} {header['round']}"
         self._few(run.folder / SCORED_MODELS, about, digest, TRIES, f"models with round {header['round']}")
 

@@ -60,6 +60,8 @@ class Policy:
             name = name_of(kind)
             if math.isinf(epsilon) and name not in self.allow:
                 raise self._not_allowed(method.name, name)
+            if len({one.reveals[kind] for one in method.exchange.values() if kind in one.reveals}) > 1:
+                raise RefusedError(f"{method.name} sends {name} with several ε, which would be other draws of one cost")
 
     def admit_audit(self) -> None:
         """Let a server audit labels: its sums tell how many samples of each class there are.

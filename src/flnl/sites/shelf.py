@@ -17,7 +17,7 @@ from flnl.sites import wire
 from flnl.sites.messages import LostError, Parts
 from flnl.storage.atomic import write_atomically
 
-STATES, REPLIES, INDEX, FLOOR = "states", "replies", "index.json", "floor"
+STATES, REPLIES, INDEX, BEGUN, FLOOR = "states", "replies", "index.json", "begun.json", "floor"
 SIZE = 8
 """Bytes of the length before each part of a stored answer."""
 
@@ -42,6 +42,8 @@ class Shelf:
             (folder / name).mkdir(parents=True, exist_ok=True)
         index = folder / INDEX
         self.entries = [Entry(**one) for one in json.loads(index.read_text())] if index.exists() else []
+        begun = folder / BEGUN
+        self._begun: dict[str, list[str]] = json.loads(begun.read_text()) if begun.exists() else {}
 
     def state(self, handle: str) -> tuple[ClientState, int]:
         """The state of a handle, and the number of the stage that it was kept in; an empty one of no handle.
@@ -78,6 +80,20 @@ class Shelf:
         path = self._folder / REPLIES / task
         return _split(path.read_bytes()) if path.is_file() else None
 
+    def begins(self, round: int, job: str, task: str, most: int) -> bool:
+        """Note a task before it is done, as one that fails tells something, too; False if ``most`` others were begun.
+
+        These are the tasks of one job in one round.
+        """
+        tasks = self._begun.get(f"{round} {job}", [])
+        if task in tasks:
+            return True
+        if len(tasks) >= most:
+            return False
+        self._begun[f"{round} {job}"] = [*tasks, task]
+        write_atomically(self._folder / BEGUN, json.dumps(self._begun).encode())
+        return True
+
     def answered(self, entry: Entry, reply: Parts) -> None:
         """Store the answer to a task, after the state that it names, so that asking again gives the same one."""
         self.entries.append(entry)
@@ -93,6 +109,7 @@ class Shelf:
         """
         if floor > self.floor:
             write_atomically(self._folder / FLOOR, str(floor).encode())
+            self._begun = {key: tasks for key, tasks in self._begun.items() if int(key.split()[0]) >= floor}
         earlier = [entry for entry in self.entries if entry.round < floor]
         if len(earlier) < 2:
             return

@@ -269,3 +269,5 @@ def attend(caller: socket.socket, door: Door) -> None:
         sockets.send(caller, {}, answer)
     except OSError as error:  # the answer is stored, and the server asks again
         log.info("the relay has gone (%s)", error)
+    except Exception:  # whatever came, a site goes on
+        log.warning("a message could not be answered", exc_info=True)

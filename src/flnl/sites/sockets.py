@@ -69,7 +69,9 @@ def receive(
     except (ValueError, RecursionError):
         raise BrokenFrameError("a header that is no JSON") from None
     sizes = header.get("sizes") if isinstance(header, dict) else None
-    if not (isinstance(sizes, list) and len(sizes) <= MOST_PARTS and all(type(n) is int and n >= 0 for n in sizes)):
+    if not (
+        isinstance(sizes, list) and len(sizes) <= MOST_PARTS and all(type(n) is int and 0 <= n < 2**63 for n in sizes)
+    ):
         raise BrokenFrameError("a header without the sizes of its parts")
     left_out = passed_over(header)
     kept = [0 if number in left_out else size for number, size in enumerate(sizes)]

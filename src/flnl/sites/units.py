@@ -54,7 +54,7 @@ Environment=FLWR_HOME=%S/flnl-supernode-{name} HOME=%S/flnl-supernode-{name} PAT
 LoadCredential=node:{node}
 LoadCredential=ca.crt:{ca}
 TemporaryFileSystem={hidden}
-BindPaths={sockets}:/run/flnl-site-{name}
+BindReadOnlyPaths={sockets}:/run/flnl-site-{name}
 ProtectHome=tmpfs
 BindReadOnlyPaths={environment}
 ExecStart={command}
@@ -97,7 +97,7 @@ services:
     security_opt: ["no-new-privileges:true"]
     tmpfs: ["/tmp:uid={uid},gid={gid}"]
     volumes:
-      - {sockets}:/run/flnl
+      - {sockets}:/run/flnl:ro # so that it can call the socket, and not put another in its place
       - {node}:/run/keys/node:ro
       - {ca}:/run/keys/ca.crt:ro
     restart: unless-stopped

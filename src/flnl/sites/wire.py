@@ -212,8 +212,7 @@ class _Reader:
             raise WireError(f"a value of more than {DEEPEST} levels")
         if isinstance(tree, list):
             return [self.value(one, depth + 1) for one in tree]
-        if type(tree) is int and not -(2**63) <= tree < 2**63:
-            raise WireError("a number of more than 64 bits")
+        _check_size(tree)
         if not isinstance(tree, dict):
             return tree
         match tree:
@@ -235,6 +234,7 @@ class _Reader:
         for pair in items:
             if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (int, str)):
                 raise WireError("a mapping whose keys are neither numbers nor texts")
+            _check_size(pair[0])  # numbers of any length can be made that share a hash
             mapping[pair[0]] = self.value(pair[1], depth + 1)
         if len(mapping) < len(items):
             raise WireError("a mapping with a key twice")
@@ -258,6 +258,11 @@ class _Reader:
             return kind(**named)
         except Exception:  # a class may check more
             raise WireError(f"a {name} with values that it does not take") from None
+
+
+def _check_size(value: Any) -> None:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise WireError("a number of more than 64 bits")
 
 
 @cache

@@ -29,8 +29,11 @@ CALLS, OF_ONE = 256, 32
 CONNECTIONS = 64
 """Connections from one address, with or without TLS."""
 PASSED = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
-NOT_PASSED = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade")
-"""Headers that are about a connection, of which there are two."""
+NOT_PASSED = (
+    *(b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"upgrade"),
+    *(b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"),
+)
+"""Headers that are about a connection, of which there are two; and what anybody can say of where it begins."""
 
 Headers = list[tuple[bytes, bytes]]
 Upstream = Callable[[str, Headers, bytes], Awaitable[tuple[int, Headers, bytes]]]
@@ -207,6 +210,7 @@ def main() -> None:
         lifespan="off",
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=CALLS,
         http=Hasty,
         loop="asyncio",  # others do not ask a Door
