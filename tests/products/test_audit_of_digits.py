@@ -41,7 +41,7 @@ def measured(folder: Path, **options: Any) -> Any:
 
 def test_the_average_of_early_rounds_ranks_wrong_labels_first(ran: dict[str, Ran]) -> None:
     folder = ran["symmetric"].folder
-    window, final = measured(folder), measured(folder, probabilities="final")
+    window, final = (measured(folder, probabilities=name) for name in ("window", "final"))
     assert window.notes == ()
     assert window.measured["average_precision"] >= 0.99
     assert final.measured["average_precision"] <= 0.975
