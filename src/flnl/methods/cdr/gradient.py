@@ -61,10 +61,10 @@ class CriticalOnly(GradientTransform):
 
     def _least(self, every: Tensor, step: Step) -> Tensor:
         """The smallest critical value of ``every`` [m], a scalar; infinite if none is critical."""
-        falling = every.sort(descending=True).values
         if step.inputs.is_floating_point():
             kept = critical(len(every), self.noise_rate)
-            return falling[kept - 1] if kept else every.new_full((), torch.inf)
+            return every.topk(kept, sorted=False).values.min() if kept else every.new_full((), torch.inf)
+        falling = every.sort(descending=True).values
         counted = ((1 - self.noise_rate) * (every > 0).sum().double() + TOLERANCE).floor().long()
         return torch.where(counted > 0, falling.gather(0, (counted - 1).clamp_min(0)[None])[0], torch.inf)
 
