@@ -108,7 +108,7 @@ $(UV_VENV)/bin/uv:
 $(LOCKED): requirements.lock | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@echo "making the environment in $(VENV) (some 6 GB, once)" >&2
+	@echo "making the environment in $(VENV) (some 7 GB, once)" >&2
 	@rm -rf $(VENV)
 	@$(UV) venv --quiet --python $(PYTHON) $(VENV)
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes --compile-bytecode -r requirements.lock

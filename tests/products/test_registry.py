@@ -135,6 +135,17 @@ def test_a_name_means_one_class(tmp_path: Path) -> None:
         registry.targets("model", [tmp_path])
 
 
+@pytest.mark.parametrize("where", [lambda part: part, lambda part: {"stages": {"training": part}}])
+def test_a_key_of_a_method_is_no_path(tmp_path: Path, where: Callable[[Any], Any], marker: Path) -> None:
+    """Or who can put a file anywhere on the machine names the classes that another's record or server may use."""
+    (tmp_path / "planted.yaml").write_text(f"_target_: {call(marker)['_target_']}\n")
+    up = f"{'../' * 40}{str(tmp_path)[1:]}"
+    with pytest.raises(UserError, match="which no configuration file of that group has"):
+        registry.restored_method(where({up: call(marker)}), "result.json")
+    with pytest.raises(ValueError, match="no group"):
+        registry.targets(f"method/{up}")
+
+
 def test_weights_are_not_fetched_for_a_file() -> None:
     found = registry.restored("model", {"_target_": "ResNet50", "pretrained": "imagenet"}, "model.pt")
     assert found["pretrained"] == "none"

@@ -149,6 +149,9 @@ def test_a_run_that_does_not_fit_is_not_opened(
         (lambda config: config["model"].update(_target_="os.system"), "'os.system', which no configuration"),
         (lambda config: config["inputs"].update(shape=[3, 8, 8]), "samples of another size"),
         (lambda config: config.update(more=1), "other keys"),
+        (lambda config: config["method"].update({"../../x": {}}), "keys of a method that there are not"),
+        (lambda config: config["method"]["stages"]["training"].update(x={}), "keys of a method that there are not"),
+        (lambda config: config["method"].update(stages={f"s{number}": {} for number in range(33)}), "32 stages"),
     ],
 )
 def test_a_configuration_is_checked_where_it_is_used(
@@ -425,16 +428,24 @@ def visits_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_handle_tells_nothing_of_the_state(tmp_path: Path) -> None:
     """Another secret gives another handle; it is no digest that a guess could be compared with."""
     state = ClientState(labels=torch.tensor([1, 2, 3]))
-    handles = {Shelf(tmp_path / name, name.encode() * 32).put(state, 1) for name in "ab"}
+    handles = {Shelf(tmp_path / name, name.encode() * 32).put(state, 1, "task") for name in "ab"}
     assert len(handles) == 2
     data = wire.written((1, state))
     assert not {hashlib.new(name, data).hexdigest()[:32] for name in ("sha256", "md5", "sha1")} & handles
 
 
+def test_a_handle_does_not_tell_whether_a_task_has_changed_something(tmp_path: Path) -> None:
+    shelf, state = Shelf(tmp_path, b"s" * 32), ClientState(labels=torch.tensor([1, 2, 3]))
+    handles = [shelf.put(state, 1, task) for task in ("one", "other")]
+    assert len({*handles}) == 2
+    for handle in handles:
+        assert torch.equal(shelf.state(handle)[0].held(torch.zeros(3)), state.held(torch.zeros(3)))
+
+
 def test_a_shelf_keeps_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
     """Of each round before the floor but the last, nothing; that one's state before and after it."""
     shelf = Shelf(tmp_path, b"s" * 32)
-    handles = [shelf.put(ClientState(labels=torch.tensor([number])), 1) for number in range(6)]
+    handles = [shelf.put(ClientState(labels=torch.tensor([number])), 1, "") for number in range(6)]
     for number in range(5):
         shelf.answered(Entry(number, "train ", f"task{number}", handles[number], handles[number + 1]), [b"answer"])
     shelf.forget_before(3)

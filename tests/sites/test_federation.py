@@ -4,6 +4,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,14 +216,16 @@ def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path
 
 def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flower, tmp_path: Path) -> None:
     site = site_folder.make(tmp_path / "sites" / "lung-north", flower, lung.folder / "invitation.toml", "north")
+    site = replace(site, data=("dataset=image_folder", "dataset.root='/data/lung'", "dataset.file=x.csv"))
     first, second, compose = units.text(site, "flower", tmp_path / "flower", "lena").split("\n# ")
     here = site.folder
     for line in ("User=lena", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX", f"ReadWritePaths={here}"):
         assert f"\n{line}\n" in first
-    assert f"flnl site {here} --no-supernode\n" in first
+    assert f" -P -m flnl site {here} --no-supernode\n" in first
     for line in (
         *("DynamicUser=yes", "SupplementaryGroups=flower", f"LoadCredential=node:{here}/node"),
-        *(f"TemporaryFileSystem={here.parent}", f"BindReadOnlyPaths={here}/socket:/run/flnl-site-north"),
+        *(f"TemporaryFileSystem={here.parent} /dev/shm:mode=1777", "InaccessiblePaths=-/data/lung"),
+        f"BindReadOnlyPaths={here}/socket:/run/flnl-site-north",
     ):
         assert f"\n{line}\n" in second
     assert "--auth-supernode-private-key %d/node" in second

@@ -537,6 +537,7 @@ def test_a_run_waits_until_somebody_approves_it(tmp_path: Path, data: Path) -> N
         lines = sites.said[name]
         begins = lines.index(next(line for line in lines if line.startswith("lung asks for fednoro, ")))
         assert any("ClassLosses" in line and "(may tell of labels" in line for line in lines[begins:])
+        assert "  sites: 3, of which 3 hold samples" in lines[begins:]
         assert "approved" in lines[begins:]
     sites.start_again()
     before = {name: len(said) for name, said in sites.said.items()}

@@ -8,6 +8,7 @@ may move to another module, and a new part needs no entry anywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from omegaconf import OmegaConf
 
 from flnl.config.check import faults_of, field_types
 from flnl.config.folders import folders
+from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.importing import located
 from flnl.core.ranges import FromFiles, NamesCode
@@ -28,6 +30,7 @@ PACKAGE = "flnl"
 """The package whose classes are stored by their bare names; any other class is stored with its path."""
 FIRST_PACKAGE = "src"
 """What the package was called when records of the first format were written."""
+GROUP = re.compile(r"[a-z_]+(/[a-z_]+)?")
 DEPTH = 32
 """Levels of mappings and lists in a node that a file holds."""
 
@@ -69,7 +72,13 @@ def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
 
 
 def _contents(group: str, places: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
-    """The files of a group in ``folders`` and ``places``, and what each says."""
+    """The files of a group in ``folders`` and ``places``, and what each says.
+
+    Raises:
+        ValueError: if this cannot be a group: it is a path below these folders.
+    """
+    if not GROUP.fullmatch(group):
+        raise ValueError("no group has such a name")
     for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
         about = file.stat()
         yield file, _content(file, about.st_mtime_ns, about.st_size)
@@ -155,23 +164,23 @@ def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
         for _, content in _contents(group, places)
         for path in _values(content, "_target_")
     }
-    return _restored_parts(node, anywhere, source, places)
+    slots = {slot: {**anywhere, **targets(f"method/{slot}", places)} for slot in METHOD}
 
+    def parts(of: Any) -> dict[str, Any]:
+        """Those of the method, or of one of its stages, and values that are no parts."""
+        if not isinstance(of, Mapping):
+            raise UserError(f"{source}: method is no mapping of parts")
+        return {
+            str(key): restored_training(value, source, places)
+            if key == "train"
+            else _withheld(_restored(value, slots.get(key, anywhere), f"{source}: method.{key}"))
+            for key, value in of.items()
+            if key != "stages"
+        }
 
-def _restored_parts(node: Any, anywhere: Mapping[str, str], source: str, places: Sequence[Path]) -> dict[str, Any]:
-    """The parts of a method, or of one of its stages."""
-    if not isinstance(node, Mapping):
-        raise UserError(f"{source}: method is no mapping of parts")
-    values: dict[str, Any] = {}
-    for key, value in node.items():
-        group = f"method/{key}"
-        if key == "stages" and isinstance(value, Mapping):
-            values[key] = {name: _restored_parts(stage, anywhere, source, places) for name, stage in value.items()}
-        elif key == "train":
-            values[key] = restored_training(value, source, places)
-        else:
-            known = {**anywhere, **targets(group, places)}
-            values[str(key)] = _withheld(_restored(value, known, f"{source}: method.{key}"))
+    values = parts(node)
+    if isinstance(stages := node.get("stages"), Mapping):
+        values["stages"] = {name: parts(stage) for name, stage in stages.items()}
     return values
 
 

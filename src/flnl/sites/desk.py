@@ -329,7 +329,7 @@ class Desk:
         answer, model, after = self._outcome(outcome, task)
         self._let_out(run, answer["reports"], allowed, task)
         run.shelf.forget_before(header["floor"])
-        handle = run.shelf.put(after, max(last, of_stage))
+        handle = run.shelf.put(after, max(last, of_stage), task_name)
         said = messages.written(
             messages.DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer
         )

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, registry
-from flnl.config.check import faults_of
+from flnl.config.check import STAGE_VALUES, faults_of
 from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.method import Method, assemble
@@ -25,6 +25,7 @@ from flnl.run.opening import initial_network
 
 VALUES = ("seed", "precision", "threads", "memory_format")
 SOURCE = "the server's configuration"
+MOST_STAGES = 32
 
 
 def shared(plain: Mapping[str, Any], dataset: Dataset) -> str:
@@ -100,6 +101,12 @@ def checked(text: str, dataset: Dataset) -> dict[str, Any]:
     values["train"] = registry.restored_training(given["train"], SOURCE)
     values["model"] = registry.restored("model", given["model"], SOURCE)
     method = registry.restored_method(given["method"], SOURCE)
+    stages = method.get("stages")
+    stages = stages if isinstance(stages, dict) else {}
+    if len(stages) > MOST_STAGES:
+        raise UserError(f"{SOURCE} has more than {MOST_STAGES} stages")
+    if any(not {*section} <= {*METHOD, *STAGE_VALUES, "train", "correct"} for section in (method, *stages.values())):
+        raise UserError(f"{SOURCE} has keys of a method that there are not")  # what they hold would be built unchecked
     if faults := faults_of({**values, "method": method}):
         raise UserError(f"{SOURCE}: {faults}")
     return {**values, "method": method, "observe": given["observe"]}

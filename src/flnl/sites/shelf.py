@@ -59,14 +59,17 @@ class Shelf:
         data = path.read_bytes()
         if not hmac.compare_digest(self._handle(data), handle):
             raise LostError(f"the state {handle} is damaged")
-        stage, state = wire.read(data, stored.classes())
+        stage, state, *_ = wire.read(data, stored.classes())
         return state, stage
 
-    def put(self, state: ClientState, stage: int) -> str:
-        """Keep a state of a stage; return its handle, which is empty for an empty state."""
+    def put(self, state: ClientState, stage: int, task: str) -> str:
+        """Keep a state of a stage, which a task has led to; return its handle, which is empty for an empty state.
+
+        Equal states of two tasks have two handles, so that none tells whether a task has changed something.
+        """
         if state.empty:
             return ""
-        data = wire.written((stage, state))
+        data = wire.written((stage, state, task))
         handle = self._handle(data)
         if not (self._folder / STATES / handle).exists():
             write_atomically(self._folder / STATES / handle, data)

@@ -123,6 +123,7 @@ class Door:
         self.say(f"{self.site.federation} asks for {name}, with")
         for line in settings:
             self.say(f"  {line}")
+        self.say(f"  sites: {header['clients']}, of which {header['holders']} hold samples")
         self.say("would leave this site, at most: its model, numbers of samples and steps, mean loss")
         for line in leaves:
             self.say(f"  {line}")

@@ -1,6 +1,7 @@
 """Units of systemd and a compose file for a site whose SuperNode runs apart from its data.
 
-The site's process needs no network, and the SuperNode, which runs what the server sends, sees nothing but the socket.
+The site's process needs no network, and the SuperNode, which runs what the server sends, sees the socket alone of the
+site's folder, and nothing of its data.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flnl.config.identity import PLACES
 from flnl.sites.flower_environment import HERE
 from flnl.sites.site import supernode
 from flnl.sites.site_folder import CA, NODE, SOCKET, SiteFolder
@@ -34,13 +36,15 @@ RestrictAddressFamilies=AF_UNIX
 NoNewPrivileges=yes
 ProtectSystem=strict
 ReadWritePaths={folder}
+PrivateTmp=yes
+TemporaryFileSystem=/dev/shm:mode=1777
 
 [Install]
 WantedBy=multi-user.target
 """
 
 UNIT_OF_SUPERNODE = """\
-# /etc/systemd/system/flnl-supernode-{name}.service: runs what the server sends, and sees the socket alone.
+# /etc/systemd/system/flnl-supernode-{name}.service: runs what the server sends, and sees neither data nor folder.
 [Unit]
 Description=SuperNode of the site {name}
 After=network-online.target flnl-site-{name}.service
@@ -53,8 +57,8 @@ StateDirectory=flnl-supernode-{name}
 Environment=FLWR_HOME=%S/flnl-supernode-{name} HOME=%S/flnl-supernode-{name} PATH={bin}:/usr/bin:/bin {quiet}
 LoadCredential=node:{node}
 LoadCredential=ca.crt:{ca}
-TemporaryFileSystem={hidden}
-BindReadOnlyPaths={sockets}:/run/flnl-site-{name}
+TemporaryFileSystem={hidden} /dev/shm:mode=1777
+{inaccessible}BindReadOnlyPaths={sockets}:/run/flnl-site-{name}
 ProtectHome=tmpfs
 BindReadOnlyPaths={environment}
 ExecStart={command}
@@ -120,7 +124,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     in_container = supernode(site, Path("/run/keys"), f"/run/flnl/{Path(SOCKET).name}", PORT)
     places = {"folder": folder, "sockets": sockets, "node": folder / NODE, "ca": folder / CA}
     named = {"name": site.name, "federation": site.federation, **places}
-    starts = shlex.join([sys.executable, "-m", "flnl", "site", str(folder), "--no-supernode"])
+    starts = shlex.join([sys.executable, "-P", "-m", "flnl", "site", str(folder), "--no-supernode"])
     hidden = folder if folder.parent == Path("/") else folder.parent
     units = [
         UNIT_OF_SITE.format(**named, user=user, command=starts),
@@ -130,6 +134,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
             bin=environment / "bin",
             environment=environment,
             hidden=hidden,
+            inaccessible="".join(f"InaccessiblePaths=-{path}\n" for path in _places(site.data)),
             quiet=" ".join(f"{key}={value}" for key, value in QUIET.items()),
             command=_in_unit(by_systemd),
         ),
@@ -143,6 +148,12 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
         ),
     ]
     return "\n".join(units)
+
+
+def _places(data: Sequence[str]) -> list[str]:
+    """The absolute paths that overrides of a data set name."""
+    values = {key: value.strip("'\"") for key, _, value in (word.partition("=") for word in data)}
+    return [value for key, value in values.items() if key in PLACES and Path(value).is_absolute()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:

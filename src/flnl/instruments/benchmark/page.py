@@ -163,7 +163,8 @@ class Page:
             won = median(ceiling.accuracy.values()) - median(fedavg.accuracy.values())
             said.append(f"With right labels FedAvg is {won:.1f} points higher (medians over seeds).")
         if (lost := fedavg.memorised) is not None:
-            said.append(f"With the noisy ones its last ten evaluations are {lost:.1f} points below its best ten in a row.")
+            below = f"{lost:.1f} points below its best ten in a row"
+            said.append(f"With the noisy ones its last ten evaluations are {below}.")
         return " ".join(said)
 
     # --------------------------------------------------------------------------------------------------------- figures
