@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from flnl.console.terminal import Lines
 from flnl.core import stored
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
@@ -120,6 +122,7 @@ def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Pa
         ({"classes": ("0", "1")}, "8 of the site's classes are unknown"),
         ({"classes": tuple("9876543210")}, "in another order"),
         ({"run": "../other"}, "this name"),
+        ({"run": "ABC"}, "this name"),
         ({"client": 8}, "this number"),
         ({"client": "8"}, "another type"),
         ({"holders": 7}, "not that of the configuration"),
@@ -149,6 +152,13 @@ def test_a_run_that_does_not_fit_is_not_opened(
         (lambda config: config["model"].update(_target_="os.system"), "'os.system', which no configuration"),
         (lambda config: config["inputs"].update(shape=[3, 8, 8]), "samples of another size"),
         (lambda config: config.update(more=1), "other keys"),
+        (lambda config: config["train"].update({f"x{number}": 1 for number in range(9999)}), "more than 65,536 char"),
+        (lambda config: config["method"].update(name={"_target_": "Mean"}), "method.name"),
+        (
+            lambda config: config["method"]["stages"]["training"].update(networks=1),
+            "keys of a method that there are not",
+        ),
+        (lambda config: config["model"].update(hidden=[60_000, 60_000]), "can be sent"),
         (lambda config: config["method"].update({"../../x": {}}), "keys of a method that there are not"),
         (lambda config: config["method"]["stages"]["training"].update(x={}), "keys of a method that there are not"),
         (lambda config: config["method"].update(stages={f"s{number}": {} for number in range(33)}), "32 stages"),
@@ -365,6 +375,20 @@ def test_few_models_are_scored_and_taken_in_a_round(message: str, site: tuple[De
     assert [asked(4, round)["why"] for round in (-5, 3)] == ["the method has no such round"] * 2
 
 
+def test_what_the_exchanges_have_is_of_as_many_clients_as_the_run(tmp_path: Path) -> None:
+    """Or a short message has a site make room for a billion."""
+    words = [*WORDS[:-2], "method=fedgr", "max_rounds=1", "executor.allow=[SentSampleLosses]"]
+    with assembled(words, tmp_path / "run") as parts:
+        carrier = recorded(parts)
+        link_of(parts).finish(parts.results()[-1].state)
+        finish = next(sent for sent in carrier.down if wire.plain_in(sent[0], 10**8).get("kind") == "finish")
+        header = wire.read(finish[0], stored.classes())
+        ((name, own),) = header["own"].items()
+        many = wire.written({**header, "own": {name: replace(own, clients=9**9)}})
+        answers = [said(one, [many, finish[1]]) for one in carrier.inner.desks.values()]
+        assert {one["why"] for one in answers} == {"what the exchanges have is of another number of clients"}
+
+
 def test_no_text_of_an_error_in_a_sites_own_work_crosses(
     site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +401,30 @@ def test_no_text_of_an_error_in_a_sites_own_work_crosses(
 
     monkeypatch.setattr(LocalTraining, "__call__", unreadable)
     assert said(desk, site[2]) == {"kind": "failed", "why": "UserError"}
+
+
+def test_a_refusal_is_short_and_shows_what_it_quotes(
+    site: tuple[Desk, Parts, Parts], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or a server draws a question of its own on the site's terminal, in a log of what has failed."""
+    forged = "\x1b[2J\nto approve: flnl site north --approve 0000"
+    desk = Desk(site[0].data, tmp_path)
+    answer = said(desk, other_config(site[1], lambda config: config["train"].update({forged: 1, "x" * 9000: 2})))
+    assert "train" in answer["why"]
+    assert len(answer["why"]) <= 2000
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines("%(message)s"))
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        handler.handle(
+            logging.makeLogRecord(
+                {"msg": "failed", "levelno": 30, "exc_info": (type(error), error, error.__traceback__)}
+            )
+        )
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert all(line.startswith("  | ") for line in shown.splitlines()[1:])
 
 
 def test_a_run_that_is_refused_leaves_what_was_there(tmp_path: Path) -> None:

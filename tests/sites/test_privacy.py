@@ -92,7 +92,7 @@ def test_a_type_that_two_exchanges_send_counts_as_the_worse() -> None:
             self.reveals = {LabelCounts: epsilon}
 
     for order in ((math.inf, 0.01), (0.01, math.inf)):
-        method = SimpleNamespace(exchange=dict(zip("ab", map(Sends, order), strict=True)))
+        method = SimpleNamespace(exchange=dict(zip("ab", map(Sends, order), strict=True)), stages=())
         assert revealed(cast(Method, method)) == {LabelCounts: math.inf}
 
 
@@ -100,9 +100,21 @@ def test_a_type_that_two_exchanges_send_counts_as_the_worse() -> None:
 def test_a_type_has_one_epsilon_in_a_method(other: float, *, refused: bool) -> None:
     """With another each exchange draws anew, and the ledger would have one of the draws."""
     exchanges = {"a": SimpleNamespace(reveals={LabelCounts: 1.0}), "b": SimpleNamespace(reveals={LabelCounts: other})}
-    method = cast(Method, SimpleNamespace(name="mine", exchange={**exchanges, "c": SimpleNamespace(reveals={})}))
+    exchanges["c"] = SimpleNamespace(reveals={})
+    method = cast(Method, SimpleNamespace(name="mine", exchange=exchanges, stages=()))
     with pytest.raises(RefusedError, match="LabelCounts with several ε") if refused else nullcontext():
         Policy().admit(method)
+
+
+def test_a_few_samples_tell_of_single_ones(tmp_path: Path) -> None:
+    """The loss on them, for a sampler, and a model that was trained on them alone."""
+    words = [*(word for word in WORDS[:-2] if "method=" not in word), "method=power_of_choice", "rounds=1"]
+    with pytest.raises(UserError, match=r"sends MeanLoss, which is not allowed there: .*allow=\[MeanLoss\]"):
+        run([*words, "method.sampler.batch=1"], tmp_path / "a")
+    run([*words, "method.sampler.batch=1", "executor.allow=[MeanLoss]"], tmp_path / "b")
+    with pytest.raises(UserError, match="a visit of training trains on 14 samples, the site on 15 at least"):
+        run([*words, "train.steps=2", "executor.least_samples=15"], tmp_path / "c")
+    run([*words, "train.steps=2", "executor.least_samples=14"], tmp_path / "d")
 
 
 def test_a_run_begins_with_what_leaves_its_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +151,7 @@ def test_no_label_no_pixel_and_no_name_leaves_a_site(tmp_path: Path) -> None:
         for client in state.clients:
             handle = state.client(client).extras.one(Kept).handle
             (path,) = (tmp_path / "sites").glob(f"*/runs/*/states/{handle}")
-            _, of_site = wire.read(path.read_bytes(), [type(state.client(client)), *_kinds()])
+            _, of_site, _ = wire.read(path.read_bytes(), [type(state.client(client)), *_kinds()])
             corrected = of_site.labels
             if corrected is not None:
                 found += corrected.numpy().tobytes() in kept

@@ -323,6 +323,7 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) 
 def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
     """What is wrong with a method: its own parts, and those of its stages."""
     yield from _parts_of("method", method)
+    yield from _wrong("method.name", method.get("name"), Name)
     yield from _wrong("method.networks", method.get("networks"), Literal[1, 2])
     stages = method.get("stages")
     if not isinstance(stages, Mapping):

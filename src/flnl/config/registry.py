@@ -140,7 +140,7 @@ def restored_part(
         raise UserError(f"{source}: {group} names no class")
     for key in _annotated(part, NamesCode):
         known = {*trusted, *(value for _, content in _contents(group, places) for value in _values(content, key))}
-        if part.get(key) not in known:
+        if not isinstance(value := part.get(key), str) or value not in known:
             raise UserError(
                 f"{source}: {group}.{key}={part.get(key)} is code that a file cannot choose; if you trust it, name it: "
                 f"--trust {part.get(key)} of flnl predict or flnl rerun, trust= of flnl.load_model, or a file in "

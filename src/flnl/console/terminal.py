@@ -153,8 +153,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / HOUR:.1f} h" if seconds < MANY_HOURS * HOUR else f"{seconds / (24 * HOUR):,.0f} days"
 
 
+TRACED = 2000
+"""Characters of a line of a traceback."""
+
+
 class Lines(logging.Formatter):
-    """Formats log messages as single escaped lines, warnings with their level; tracebacks keep their lines."""
+    """Formats log messages as single escaped lines, warnings with their level; tracebacks keep theirs, behind a bar."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Format a traceback, whose text may be a stranger's."""
+        lines = redacted(super().formatException(ei)).split("\n")
+        return "\n".join(f"  | {visible(line[:TRACED])}" for line in lines)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)
         """Format a record's message."""

@@ -246,6 +246,11 @@ class ClientSampler(Part, ABC):
         """The very jobs that it asks clients, with its settings: a site does no other."""
         return ()
 
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """As ``Exchange.reveals``: those of its jobs whose outcome tells of single samples."""
+        return {}
+
     @abstractmethod
     def __call__(self, sampling: Sampling) -> list[int]:
         """The cohort, each client at most once."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from flnl.core.errors import one_line, shortened
 from flnl.core.importing import located
-from flnl.core.parts import Exchange
+from flnl.core.parts import ClientSampler, Exchange
 from flnl.core.stored import name_of
 from flnl.data.dataset import Dataset
 from flnl.sites.shared import checked
@@ -30,10 +30,10 @@ def asked(text: str, dataset: Dataset, *, counts: bool, held_out: bool) -> tuple
     method = checked(text, dataset)["method"]
     lines: list[str] = []
     for where, kind in _parts(method, ""):
-        tells = issubclass(kind, Exchange) and kind.reveals is not Exchange.reveals
+        tells = any(issubclass(kind, one) and kind.reveals is not one.reveals for one in (ClientSampler, Exchange))
         mark = " (may tell of labels or single samples)" if tells else ""
         lines += [f"{name_of(one)} of {where}{mark}{meaning(one)}" for one in getattr(kind, "reports", ())]
-        lines += [f"the outcome of {name_of(one)}, for its sampler" for one in getattr(kind, "asks", ())]
+        lines += [f"the outcome of {name_of(one)}, for its sampler{mark}" for one in getattr(kind, "asks", ())]
     settings = [f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()]
     name = one_line(shortened(str(method.get("name"))))
     return name, settings, [*dict.fromkeys(lines), *beside(counts=counts, held_out=held_out)]

@@ -11,6 +11,7 @@ import hmac
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,6 +66,8 @@ AUDITS = 5
 MOST_RUNS, OPEN = 20, 2
 """Runs that may begin with one key, and that are held in memory."""
 PAGE = f"{AUDIT_FOLDER}/index.html"
+LONGEST = 2000
+"""Characters of a refusal: it may quote the server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,9 +191,9 @@ class Desk:
     def refusal(self, error: Exception) -> list[bytes]:
         """What is answered in place of what would have been."""
         if isinstance(error, RefusedError):
-            return [messages.written(messages.REFUSED, kind=error.kind, why=str(error))]
+            return [messages.written(messages.REFUSED, kind=error.kind, why=str(error)[:LONGEST])]
         if isinstance(error, WireError):
-            return [messages.written(messages.REFUSED, kind="refused", why=f"the server sent {error}")]
+            return [messages.written(messages.REFUSED, kind="refused", why=f"the server sent {error}"[:LONGEST])]
         # the text may have values of samples or paths, also that of a user's error
         log.warning("%s: a task failed", self.data.name, exc_info=error)
         return [messages.written(messages.REFUSED, kind="failed", why=type(error).__name__)]
@@ -275,6 +278,7 @@ class Desk:
         except UserError as error:  # of the server's configuration
             raise RefusedError(str(error)) from None
         self.policy.admit(made.method)
+        self.policy.admit_visits(made.method, made.training, len(self.data.dataset.train))
         self.compute(made.threads)
         shelf = Shelf(folder, self._secret)
         if known.exists() and known.read_text() != token:
@@ -522,6 +526,8 @@ class Desk:
 
     def _finish(self, run: _Run, header: Mapping[str, Any], params: Params) -> list[bytes]:
         """Write what the site gets out of the run: the model, and ``labels.csv`` with its own names of samples."""
+        if any(getattr(own, "clients", run.clients) != run.clients for own in header["own"].values()):
+            raise RefusedError("what the exchanges have is of another number of clients")
         state, _ = run.shelf.state(header["kept"])
         method, data = run.built.method, self.data.dataset
         ModelFile(
@@ -558,7 +564,7 @@ def _expected(made: Built) -> set[type]:
 
 def _is_name(run: str) -> bool:
     """Whether this may be a run's name, and so that of its folder."""
-    return run.isascii() and run.isalnum() and len(run) <= 100
+    return re.fullmatch("[a-z0-9]{1,100}", run) is not None  # folders may be equal whose names differ in case
 
 
 def _is_stored(kind: type) -> bool:

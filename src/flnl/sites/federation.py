@@ -70,7 +70,7 @@ def in_common(word: str, what: str) -> str:
     if not plain or group != "dataset" or not all(re.fullmatch("[a-z][a-z0-9_]*", part) for part in parts):
         raise UserError(f"{what} {word!r}: should be an override of dataset, as in dataset.image_size=64")
     values = value if isinstance(value, list) else [value]
-    if parts[:1] in (["root"], ["cache"]):
+    if parts[:1] in (["root"], ["cache"], ["mirror"]):
         raise UserError(f"{what} {word!r}: places are each site's own")
     if not parts and not isinstance(value, str):
         raise UserError(f"{what} {word!r}: should be a data set, as in dataset=image_folder")
@@ -280,6 +280,8 @@ class Invitation:
         if "BEGIN CERTIFICATE" not in read["ca"] or "PRIVATE" in read["ca"]:
             raise UserError(f"{path}: ca is no certificate")
         lists_of = {key: tuple(read[key]) for key in lists}
+        if not all(one.isprintable() for one in lists_of["classes"]):
+            raise UserError(f"{path}: a name of a class has control characters")
         for word in lists_of["data"]:
             in_common(word, f"{path}: data:")
         return cls(read["name"], read["address"], lists_of["sites"], lists_of["classes"], lists_of["data"], read["ca"])

@@ -13,7 +13,9 @@ from typing import Literal
 from filelock import FileLock
 
 from flnl.core.method import Method
+from flnl.core.parts import ClientSampler, Exchange
 from flnl.core.stored import name_of
+from flnl.core.training import Training
 from flnl.sites.messages import RefusedError
 from flnl.storage.atomic import write_atomically
 
@@ -63,6 +65,21 @@ class Policy:
             if len({one.reveals[kind] for one in method.exchange.values() if kind in one.reveals}) > 1:
                 raise RefusedError(f"{method.name} sends {name} with several ε, which would be other draws of one cost")
 
+    def admit_visits(self, method: Method, training: Training, size: int) -> None:
+        """Let clients train: a model that was trained on a few samples tells of single ones.
+
+        Raises:
+            RefusedError: if a visit of some stage has fewer samples than the site and ``least_samples``.
+        """
+        for stage in method.stages:
+            of_stage = stage.training(training)
+            seen = size if of_stage.steps is None else of_stage.steps * of_stage.batch_size
+            if seen < min(size, self.least_samples):
+                raise RefusedError(
+                    f"a visit of {stage.name} trains on {seen} samples, the site on {self.least_samples} at least: set "
+                    "train.steps higher"
+                )
+
     def admit_audit(self) -> None:
         """Let a server audit labels: its sums tell how many samples of each class there are.
 
@@ -79,11 +96,13 @@ class Policy:
 def revealed(method: Method) -> dict[type, float]:
     """The types of a method that only leave a site if they are allowed, or that cost ε, which is the value.
 
-    Of a type that several exchanges send, the largest ε counts: it is in the clear if any of them sends it so.
+    They are types of messages, and of samplers' jobs. Of a type that several exchanges send, the largest ε counts: it
+    is in the clear if any of them sends it so.
     """
     found: dict[type, float] = {}
-    for exchange in method.exchange.values():
-        for kind, epsilon in exchange.reveals.items():
+    parts: list[Exchange | ClientSampler] = [*method.exchange.values(), *(stage.sampler for stage in method.stages)]
+    for part in parts:
+        for kind, epsilon in part.reveals.items():
             found[kind] = max(epsilon, found.get(kind, 0.0))
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, registry
@@ -22,10 +23,12 @@ from flnl.data.preparations import described
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.run.opening import initial_network
+from flnl.sites.sockets import MOST
 
 VALUES = ("seed", "precision", "threads", "memory_format")
 SOURCE = "the server's configuration"
-MOST_STAGES = 32
+LONGEST, MOST_STAGES = 2**16, 32
+"""Characters, and stages of its method."""
 
 
 def shared(plain: Mapping[str, Any], dataset: Dataset) -> str:
@@ -77,9 +80,23 @@ def built(text: str, dataset: Dataset, device: str) -> Built:
     given = checked(text, dataset)
     cfg: DictConfig = OmegaConf.create({name: given[name] for name in (*VALUES, "train", "model", "method")})
     parts = assemble(compose.build(cfg.method), registry.option_of)
+    _check_size(cfg, dataset, parts.networks)
     network, initial = initial_network(cfg, parts, dataset, placement_for(device, cfg.precision))
     model = json.loads(text)["model"]
     return Built(parts, compose.training(cfg), network, initial, model, given["observe"] is True, cfg.seed, cfg.threads)
+
+
+def _check_size(cfg: DictConfig, dataset: Dataset, networks: int) -> None:
+    """Refuse a network that could not be sent, before any memory is taken for it.
+
+    Raises:
+        UserError: if it has more bytes than a message.
+    """
+    with torch.device("meta"):
+        module = compose.build(cfg.model)(dataset.train.shape, dataset.num_classes)
+    size = networks * sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    if size > MOST:
+        raise UserError(f"{SOURCE} has a network of {size:,} bytes, of which {MOST:,} can be sent")
 
 
 def checked(text: str, dataset: Dataset) -> dict[str, Any]:
@@ -88,6 +105,8 @@ def checked(text: str, dataset: Dataset) -> dict[str, Any]:
     Raises:
         UserError: as ``built``.
     """
+    if len(text) > LONGEST:
+        raise UserError(f"{SOURCE} has more than {LONGEST:,} characters")
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
@@ -105,7 +124,8 @@ def checked(text: str, dataset: Dataset) -> dict[str, Any]:
     stages = stages if isinstance(stages, dict) else {}
     if len(stages) > MOST_STAGES:
         raise UserError(f"{SOURCE} has more than {MOST_STAGES} stages")
-    if any(not {*section} <= {*METHOD, *STAGE_VALUES, "train", "correct"} for section in (method, *stages.values())):
+    of_stage = {*METHOD, *STAGE_VALUES, "train", "correct"} - {"name", "networks", "stages"}
+    if not {*method} <= {*METHOD} or not all({*stage} <= of_stage for stage in stages.values()):
         raise UserError(f"{SOURCE} has keys of a method that there are not")  # what they hold would be built unchecked
     if faults := faults_of({**values, "method": method}):
         raise UserError(f"{SOURCE}: {faults}")

@@ -54,7 +54,7 @@ allow: []
 max_epsilon: 10 # largest sum of ε over all releases of randomised labels; null: no limit
 counts: true # whether to tell how many labels were flagged and changed
 min_count: 20 # with fewer test samples, nothing is told of how models do on them
-least_samples: 50 # with fewer training samples the site takes no part
+least_samples: 50 # with fewer training samples the site takes no part; and no visit trains on fewer
 streams: run # what draws for training come from: run, its seed, as a simulation; own, this site's secret
 approve: ask # ask: each new run waits for flnl site DIR --approve KEY; any: none does
 
@@ -262,8 +262,8 @@ def make(folder: Path, flower: Flower, invitation: Path, name: str) -> SiteFolde
         (folder / SOCKET).parent.mkdir(mode=0o750)
         (folder / FILE).write_text(
             TEMPLATE.format(
-                name=name,
-                federation=invited.name,
+                name=_text(name),
+                federation=_text(invited.name),
                 server=invited.address,
                 data="\n".join([*(f"  - {_text(one)}" for one in invited.data or ("dataset=image_folder",)), ROOT]),
                 classes=f"[{', '.join(map(_text, invited.classes))}]",

@@ -85,7 +85,7 @@ def leaving(method: Method, *, counts: bool, held_out: bool) -> list[str]:
     costs = {kind: " (in the clear)" if math.isinf(e) else f" (ε = {e:g})" for kind, e in revealed(method).items()}
     lines = [f"{name_of(kind)} {when}{costs.get(kind, '')}{meaning(kind)}" for kind, when in found.items()]
     asked = dict.fromkeys(kind for stage in method.stages for kind in stage.sampler.asks)
-    lines += [f"the outcome of {name_of(kind)}, for its sampler" for kind in asked]
+    lines += [f"the outcome of {name_of(kind)}, for its sampler{costs.get(kind, '')}" for kind in asked]
     return [*lines, *beside(counts=counts, held_out=held_out)]
 
 

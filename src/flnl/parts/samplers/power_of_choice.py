@@ -1,5 +1,7 @@
 """Power-of-choice: samples the candidates with the largest losses (Cho et al. 2020)."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -67,6 +69,11 @@ class PowerOfChoice(ClientSampler):
         ties = sampling.stream("ties").permutation(len(candidates))
         order = np.lexsort((ties, -np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))
         return [candidates[i] for i in order[:count]]
+
+    @property
+    def reveals(self) -> Mapping[type, float]:
+        """The loss on a few samples tells of single ones."""
+        return {} if self.batch is None else {MeanLoss: math.inf}
 
     def jobs(self) -> tuple[MeanLoss]:
         """The mean loss on the client's samples, or on ``batch`` of them."""
