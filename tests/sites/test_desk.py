@@ -158,6 +158,13 @@ def test_a_run_that_does_not_fit_is_not_opened(
             lambda config: config["method"]["stages"]["training"].update(networks=1),
             "keys of a method that there are not",
         ),
+        (lambda config: config.update(observe="to approve: all"), "observe is neither"),
+        (lambda config: config["method"].update(name="fedavg, approved"), "a name that is none"),
+        (lambda config: config["method"]["stages"].update({"a b": {}}), "a name that is none"),
+        (
+            lambda config: config["method"]["local"].update({" ": config["method"]["local"]["fedprox"]}),
+            "a name that is",
+        ),
         (lambda config: config["model"].update(hidden=[60_000, 60_000]), "can be sent"),
         (lambda config: config["method"].update({"../../x": {}}), "keys of a method that there are not"),
         (lambda config: config["method"]["stages"]["training"].update(x={}), "keys of a method that there are not"),

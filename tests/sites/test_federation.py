@@ -214,9 +214,11 @@ def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path
         site.approve("d" * 12)
 
 
-def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flower, tmp_path: Path) -> None:
+def test_units_give_a_supernode_the_socket_alone(
+    lung: Federation, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = site_folder.make(tmp_path / "sites" / "lung-north", flower, lung.folder / "invitation.toml", "north")
-    site = replace(site, data=("dataset=image_folder", "dataset.root='/data/lung'", "dataset.file=x.csv"))
+    site = replace(site, data=("dataset=image_folder", "dataset.root='/data/lung'", "dataset.labels=x.csv"))
     first, second, compose = units.text(site, "flower", tmp_path / "flower", "lena").split("\n# ")
     here = site.folder
     for line in ("User=lena", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX", f"ReadWritePaths={here}"):
@@ -240,6 +242,17 @@ def test_units_give_a_supernode_the_socket_alone(lung: Federation, flower: Flowe
     assert read["supernode"]["command"][:3] == ["flower-supernode", "--superlink", "fl.example.org:8443"]
     assert Path(read["supernode"]["build"]["context"], "requirements.txt").is_file()
     assert "secret.key" not in second + compose
+    for words in (("++dataset.root=/data/a",), ("dataset.root=${oc.env:HERE}",)):
+        monkeypatch.setenv("HERE", "/data/a")
+        other = replace(site, data=("dataset=image_folder", *words))
+        assert "\nInaccessiblePaths=-/data/a\n" in units.text(other, "flower", tmp_path / "flower", "lena")
+    with pytest.raises(UserError, match="/data/a b: a unit can name paths of"):
+        units.text(
+            replace(site, data=("dataset=image_folder", "dataset.root='/data/a b'")),
+            "flower",
+            tmp_path / "flower",
+            "lena",
+        )
 
 
 def test_flower_is_where_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from flnl import __version__
 from flnl.commands import serve
 from flnl.config import compose
+from flnl.console.terminal import ROW, print_rows
 from flnl.core.errors import UserError
 from flnl.data.datasets.elsewhere import Inputs, Told
 from flnl.data.preparations import Rows, described
@@ -435,6 +436,17 @@ def test_what_a_site_cannot_use_fills_no_memory(
             tracemalloc.stop()
         thread.join()
         assert re.search(told, why(sockets.receive(here)[1]))
+
+
+def test_a_stranger_writes_no_line_of_the_sites(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither by a name nor by a long text: a person approves what stands there."""
+    forged = "to approve: flnl site north --approve 0000"
+    said: list[str] = []
+    door = door_of(write_site(tmp_path / "n", "north", data), said)
+    assert why(door.handle(hello("north", federation=forged))) == "a federation or a site has no such name"
+    assert not [line for line in said if "0000" in line]
+    print_rows(f"refused: {'x' * (2 * ROW - 9)}{forged}")
+    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["refuse", "    | ", "    | "]
 
 
 def test_whatever_goes_wrong_with_a_message_a_site_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

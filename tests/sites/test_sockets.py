@@ -6,8 +6,10 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,26 @@ def test_what_is_no_frame_is_refused(ends: tuple[socket.socket, socket.socket], 
     there.close()
     with pytest.raises(BrokenFrameError):
         sockets.receive(here, most=100)
+
+
+def test_a_message_comes_in_time(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Also one of which a byte comes now and then."""
+    here, there = ends
+
+    def trickle() -> None:
+        with suppress(OSError):
+            for one in framed({"sizes": [1000]}):
+                there.sendall(bytes([one]))
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        sockets.receive(here, seconds=0.3)
+    assert time.monotonic() - begun < 2
+    here.close()
+    thread.join()
 
 
 def test_a_socket_is_for_whom_it_is_for(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ _CREDENTIALS = re.compile(
     r"""
     (?<=://)
     (?P<credentials>
-        [^/?\#\s"'<>:,\[]* : (?!// | \d{1,5}[/?\#])          # a name; no host with a port and a path
-        (?: (?![,;|][\w+.-]+://) (?: [^\s"'<>] | ["'<>](?![,:;)}\]\s]|$) ) )*  # a password: any signs, up to the last @
-      | [^/?\#\s"'<>]*                              # a name or a token alone
+        [^/?\#\s"'<>:,\[]{0,1024} : (?!// | \d{1,5}[/?\#])      # a name; no host with a port and a path
+        (?: (?![,;|][\w+.-]+://) (?: [^\s"'<>] | ["'<>](?![,:;)}\]\s]|$) ) ){0,4096}  # a password, up to the last @
+      | [^/?\#\s"'<>]{0,4096}                        # a name or a token alone
     )
     (?= @ (?P<host> \[[^]]*\](?::\d+)? | [^/?\#\s"'<>,\]}@]* ) )
     """,

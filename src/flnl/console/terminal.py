@@ -108,6 +108,21 @@ def print_line(text: object, *, to: TextIO | None = None) -> None:
         print(visible(redacted(str(text))), file=stream, flush=True)
 
 
+ROW = 76
+"""Characters of a row of ``print_rows``."""
+
+
+def print_rows(text: object) -> None:
+    """As ``print_line``, in rows, of which all but the first stand behind a bar.
+
+    So a stranger's text at the end of a line shows no line of its own, however long it is.
+    """
+    line = visible(redacted(str(text)))
+    rest = [line[at : at + ROW] for at in range(ROW, len(line), ROW)]
+    with _unheard(sys.stdout):
+        print("\n".join([line[:ROW], *(f"    | {row}" for row in rest)]), flush=True)
+
+
 def cell(text: object, style: str = "") -> Text:
     """``text`` for a rich table, which would interpret ``[red]`` or ``:smile:`` in a plain string."""
     from rich.text import Text
@@ -153,8 +168,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / HOUR:.1f} h" if seconds < MANY_HOURS * HOUR else f"{seconds / (24 * HOUR):,.0f} days"
 
 
-TRACED = 2000
-"""Characters of a line of a traceback."""
+LOGGED, TRACED = 10**5, 2000
+"""Characters of a traceback, and of a line of it."""
 
 
 class Lines(logging.Formatter):
@@ -162,7 +177,7 @@ class Lines(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Format a traceback, whose text may be a stranger's."""
-        lines = redacted(super().formatException(ei)).split("\n")
+        lines = redacted(super().formatException(ei)[-LOGGED:]).split("\n")
         return "\n".join(f"  | {visible(line[:TRACED])}" for line in lines)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)

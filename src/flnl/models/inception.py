@@ -9,8 +9,7 @@ from annotated_types import Len
 from torch import Tensor, nn
 
 from flnl.core.inputs import Kind
-from flnl.core.ranges import PositiveCount
-from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
+from flnl.models.layers import Classifier, Depth, DropRate, Shape, check_inputs
 
 Kernel = tuple[int, int]
 
@@ -24,7 +23,7 @@ class InceptionResNetV2:
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = ("image",)
-    blocks: Annotated[Sequence[PositiveCount], Len(3, 3)]  # in each stage
+    blocks: Annotated[Sequence[Depth], Len(3, 3)]  # in each stage
     dropout: DropRate  # before the linear layer
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:

@@ -16,6 +16,9 @@ from flnl.core.step import FEATURES, LOGITS
 Shape = tuple[int, ...]
 """Of one input: (C, H, W) of images, (D,) of rows of numbers, (L,) of token ids."""
 
+Depth = Annotated[int, Interval(ge=1, le=256)]
+"""The number of blocks of a stage."""
+
 DropRate = Annotated[float, Interval(ge=0, lt=1)]
 """The probability that dropout zeroes a unit; with zero, no random numbers are drawn."""
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import MinLen
+from annotated_types import Len
 from torch import Tensor, nn
 
 from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
-from flnl.models.layers import Classifier, DropRate, Shape
+from flnl.models.layers import Classifier, Depth, DropRate, Shape
 
 
 class Block(nn.Module):
@@ -63,7 +63,7 @@ class PreActResNet:
     kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     stem: PositiveCount  # channels of the first convolution
     width: PositiveCount  # channels of the first stage; doubles every stage
-    blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # number in each stage; a block has two layers
+    blocks: Annotated[Sequence[Depth], Len(1, 16)]  # number in each stage; a block has two layers
     norm: Literal["stem", "none", "final"]  # batch norm and ReLU behind the stem, nowhere, or before the pool
     dropout: DropRate  # between the convolutions of each block
     init: Literal["torch", "kaiming"]  # of convolutions: torch's default, or normal with variance 2 / fan-out

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from annotated_types import MinLen
+from annotated_types import Len
 from torch import Tensor, nn
 
 from flnl.core.inputs import Kind
 from flnl.core.ranges import PositiveCount
-from flnl.models.layers import Classifier, Shape
+from flnl.models.layers import Classifier, Depth, Shape
 
 
 class BasicBlock(nn.Module):
@@ -51,7 +51,7 @@ class ResNet:
 
     kinds: ClassVar[tuple[Kind, ...]] = ("image",)
     width: PositiveCount  # channels of the stem and of the first stage
-    blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # number in each stage; a block has two layers
+    blocks: Annotated[Sequence[Depth], Len(1, 16)]  # number in each stage; a block has two layers
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``."""

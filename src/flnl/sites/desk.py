@@ -331,7 +331,7 @@ class Desk:
         outcome = job(network, task)
         tally = network.meter.taken()
         answer, model, after = self._outcome(outcome, task)
-        self._let_out(run, answer["reports"], allowed, task)
+        self._let_out(run, answer["reports"], allowed, task, type(job))
         run.shelf.forget_before(header["floor"])
         handle = run.shelf.put(after, max(last, of_stage), task_name)
         said = messages.written(
@@ -386,13 +386,15 @@ class Desk:
             counts["changed"] = int((held != task.samples.given).sum())
         return {**nothing, "reports": outcome.reports, **counts}, None, outcome.state
 
-    def _let_out(self, run: _Run, reports: Payload, allowed: Iterable[type], task: ClientTask) -> None:
+    def _let_out(
+        self, run: _Run, reports: Payload, allowed: Iterable[type], task: ClientTask, job: type[ClientJob[Any]]
+    ) -> None:
         """Check that what is about to leave may, and write it down."""
         kinds = [type(value) for value in reports]
         if (other := next((kind for kind in kinds if kind not in allowed), None)) is not None:
             raise RefusedError(f"the method would send {other.__name__}, which its part does not declare in reports")
         labels, costs = task.labels.numpy().astype("<i8").tobytes(), revealed(run.built.method)
-        self.ledger.release(run.folder.name, kinds, costs, labels, self.policy.max_epsilon)
+        self.ledger.release(run.folder.name, [*kinds, job], costs, labels, self.policy.max_epsilon)
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
@@ -461,7 +463,8 @@ class Desk:
             write_atomically(run.folder / LAST_QUESTION, asked)
             self._set_aside(run, reviewed=False)
         labels = self.data.samples.given.numpy().astype("<i8").tobytes()
-        self.ledger.release(run.folder.name, [type(told)], {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
+        told_of = [] if isinstance(told, PageWritten) else [CountedLabels]  # whatever the step: all tell counts
+        self.ledger.release(run.folder.name, told_of, {CountedLabels: math.inf}, labels, self.policy.max_epsilon)
         return messages.written(messages.AUDITED, kind="audited", told=told)
 
     def _count_question(self, run: _Run, question: Question) -> None:

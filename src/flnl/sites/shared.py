@@ -23,12 +23,13 @@ from flnl.data.preparations import described
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.run.opening import initial_network
+from flnl.sites.federation import NAME
 from flnl.sites.sockets import MOST
 
 VALUES = ("seed", "precision", "threads", "memory_format")
 SOURCE = "the server's configuration"
-LONGEST, MOST_STAGES = 2**16, 32
-"""Characters, and stages of its method."""
+LONGEST, MOST_STAGES, MOST_NAMES = 2**16, 32, 256
+"""Characters; stages of its method; names of stages and of parts in them."""
 
 
 def shared(plain: Mapping[str, Any], dataset: Dataset) -> str:
@@ -129,4 +130,16 @@ def checked(text: str, dataset: Dataset) -> dict[str, Any]:
         raise UserError(f"{SOURCE} has keys of a method that there are not")  # what they hold would be built unchecked
     if faults := faults_of({**values, "method": method}):
         raise UserError(f"{SOURCE}: {faults}")
+    names = [method["name"], *stages, *_names(method), *(name for stage in stages.values() for name in _names(stage))]
+    if len(names) > MOST_NAMES or not all(isinstance(one, str) and NAME.fullmatch(one) for one in names):
+        raise UserError(f"{SOURCE} has a name that is none, or more than {MOST_NAMES}")  # they are shown to a person
+    if not isinstance(given["observe"], bool):
+        raise UserError(f"{SOURCE}: observe is neither true nor false")
     return {**values, "method": method, "observe": given["observe"]}
+
+
+def _names(section: Mapping[str, Any]) -> list[Any]:
+    """The names in a method or a stage, which whoever wrote it has chosen."""
+    correct = section.get("correct")
+    rule = [correct["rule"]] if isinstance(correct, Mapping) and "rule" in correct else []
+    return [*(section.get("local") or ()), *(section.get("exchange") or ()), *(section.get("silent") or ()), *rule]

@@ -18,12 +18,13 @@ from typing import Any
 import threadpoolctl
 import torch
 
-from flnl.console.terminal import print_line
+from flnl.console.terminal import print_line, print_rows
 from flnl.core.errors import one_line
 from flnl.sites import greeting, messages, sockets, wire
 from flnl.sites.asked import asked
 from flnl.sites.audit_messages import Written as PageWritten
 from flnl.sites.desk import PAGE, RUNS, Desk, SiteData
+from flnl.sites.federation import NAME
 from flnl.sites.flower_environment import Flower, end, free_port
 from flnl.sites.greeting import HELLO
 from flnl.sites.messages import AUDITED, NOT_DONE, REFUSED, Parts, RefusedError, WaitingError
@@ -39,7 +40,7 @@ GONE = 120.0
 LOOKS = 1.0
 """Seconds between two looks at whether a run is approved, or the SuperNode has ended."""
 COMES = 600.0
-"""Seconds in which the next bytes of a message should come."""
+"""Seconds in which a message should come, and its answer be taken."""
 PAUSE = 15.0
 """Seconds before a SuperNode that has ended is started again: Flower refuses it for a minute after it was killed."""
 
@@ -55,7 +56,7 @@ class Door:
 
     site: SiteFolder
     data: SiteData
-    say: Any = print_line
+    say: Any = print_rows
     desk: Desk = field(init=False)
     _asked: dict[str, tuple[float, float]] = field(default_factory=dict)  # a key's first and last question
 
@@ -73,6 +74,9 @@ class Door:
             self._tell(glimpse(parts), answer)
             return answer
         try:
+            for name in (header["federation"], header["site"]):
+                if not NAME.fullmatch(name):
+                    raise RefusedError("a federation or a site has no such name")
             said = greeting.answer(header, self.data, self.site.policy)
             if header["site"] != self.site.name or header["federation"] != self.site.federation:
                 ours = f"{self.site.federation}/{self.site.name}"
@@ -260,13 +264,13 @@ def answer_for_ever(site: SiteFolder, supernode: SuperNode | None) -> None:
 
 def attend(caller: socket.socket, door: Door) -> None:
     """Answer one message; one that does not come whole has none."""
-    caller.settimeout(COMES)
     try:
         try:
-            _, parts = sockets.receive(caller, check=door.desk.check)
+            _, parts = sockets.receive(caller, check=door.desk.check, seconds=COMES)
             answer = door.handle(parts)
         except sockets.UnreadError as unread:
             answer = door.refuse(unread.why)
+        caller.settimeout(COMES)
         sockets.send(caller, {}, answer)
     except OSError as error:  # the answer is stored, and the server asks again
         log.info("the relay has gone (%s)", error)

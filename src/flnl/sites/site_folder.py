@@ -64,7 +64,7 @@ group: null # the group of another user, who runs the SuperNode and so what the 
 
 FIELDS: dict[str, Any] = {
     **{"name": "", "federation": "", "server": "", "data": [], "classes": []},
-    **{"allow": [], "max_epsilon": None, "counts": True, "min_count": 20, "least_samples": 50, "approve": "ask"},
+    **{"allow": [], "max_epsilon": 10.0, "counts": True, "min_count": 20, "least_samples": 50, "approve": "ask"},
     "streams": "run",
     **{"device": "auto", "group": None},
 }

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def receive(
     most: int = MOST,
     check: Callable[[Sequence[bytes], int], None] = lambda parts, size: None,
     passed_over: Callable[[Mapping[str, Any]], Collection[int]] = lambda header: (),
+    seconds: float | None = None,
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Read a frame of at most ``most`` bytes.
 
@@ -55,17 +57,19 @@ def receive(
         most: the largest number of bytes of its parts that are kept.
         check: called before each part with those before it and its size; if it raises, no more is kept in memory.
         passed_over: which parts, by the header, are not kept; they are empty here.
+        seconds: in which all of the frame should come; None for the socket's own limit between two pieces.
 
     Raises:
         BrokenFrameError: if it is none, or larger.
         UnreadError: if ``check`` has raised; all bytes of the frame have come, so that it can be answered.
-        TimeoutError: if the socket has a time limit, and nothing comes.
+        TimeoutError: if there is a time limit, and it is over.
     """
-    (length,) = struct.unpack("<I", _exactly(of, 4))
+    until = None if seconds is None else time.monotonic() + seconds
+    (length,) = struct.unpack("<I", _exactly(of, 4, until))
     if length > LONGEST_HEADER:
         raise BrokenFrameError(f"a header of {length:,} bytes")
     try:
-        header = json.loads(_exactly(of, length))
+        header = json.loads(_exactly(of, length, until))
     except (ValueError, RecursionError):
         raise BrokenFrameError("a header that is no JSON") from None
     sizes = header.get("sizes") if isinstance(header, dict) else None
@@ -82,29 +86,34 @@ def receive(
         try:
             check(parts, size)
         except Exception as error:
-            _pass_over(of, sum(sizes[number:]))
+            _pass_over(of, sum(sizes[number:]), until)
             raise UnreadError(error) from None
-        _pass_over(of, size - kept[number])
-        parts.append(_exactly(of, kept[number]))
+        _pass_over(of, size - kept[number], until)
+        parts.append(_exactly(of, kept[number], until))
     return header, parts
 
 
-def _pass_over(of: socket.socket, count: int) -> None:
+def _pass_over(of: socket.socket, count: int, until: float | None) -> None:
     while count > 0:
-        got = len(of.recv(min(PIECE, count)))
-        if not got:
-            raise BrokenFrameError("the other end has closed")
-        count -= got
+        count -= len(_some(of, count, until))
 
 
-def _exactly(of: socket.socket, count: int) -> bytes:
+def _exactly(of: socket.socket, count: int, until: float | None) -> bytes:
     data = bytearray()
     while len(data) < count:
-        got = of.recv(min(PIECE, count - len(data)))
-        if not got:
-            raise BrokenFrameError("the other end has closed")
-        data += got
+        data += _some(of, count - len(data), until)
     return bytes(data)
+
+
+def _some(of: socket.socket, count: int, until: float | None) -> bytes:
+    """Up to ``count`` bytes, one at least."""
+    if until is not None:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError("a message takes too long")
+        of.settimeout(left)
+    if not (got := of.recv(min(PIECE, count))):
+        raise BrokenFrameError("the other end has closed")
+    return got
 
 
 def listening(path: Path, mode: int) -> socket.socket:

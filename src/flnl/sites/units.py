@@ -12,11 +12,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flnl.config import compose
 from flnl.config.identity import PLACES
+from flnl.core.errors import UserError
 from flnl.sites.flower_environment import HERE
 from flnl.sites.site import supernode
 from flnl.sites.site_folder import CA, NODE, SOCKET, SiteFolder
 
+PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 PORT = 9094
 """Where a SuperNode listens on its own loopback."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -116,8 +119,14 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
         group: the group that may use the socket, as ``group`` in ``site.yaml``.
         environment: where Flower is.
         user: who owns the site's folder.
+
+    Raises:
+        UserError: if a path has signs that a unit would read otherwise, or the data set cannot be composed.
     """
-    folder = site.folder.absolute()
+    folder, places_of_data = site.folder.absolute(), _places(site.data)
+    for path in (folder, environment, *places_of_data):
+        if not PLAIN.fullmatch(str(path)):
+            raise UserError(f"--units: {path}: a unit can name paths of letters, digits and . _ - / alone: move it")
     sockets, owner = (folder / SOCKET).parent, folder.stat()
     there = f"/run/flnl-site-{site.name}/{Path(SOCKET).name}"
     by_systemd = _at(supernode(site, Path("%d"), there, PORT), environment / "bin")
@@ -134,7 +143,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
             bin=environment / "bin",
             environment=environment,
             hidden=hidden,
-            inaccessible="".join(f"InaccessiblePaths=-{path}\n" for path in _places(site.data)),
+            inaccessible="".join(f"InaccessiblePaths=-{path}\n" for path in places_of_data),
             quiet=" ".join(f"{key}={value}" for key, value in QUIET.items()),
             command=_in_unit(by_systemd),
         ),
@@ -151,9 +160,13 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
 
 
 def _places(data: Sequence[str]) -> list[str]:
-    """The absolute paths that overrides of a data set name."""
-    values = {key: value.strip("'\"") for key, _, value in (word.partition("=") for word in data)}
-    return [value for key, value in values.items() if key in PLACES and Path(value).is_absolute()]
+    """The absolute paths that a data set reads."""
+    try:
+        dataset = compose.resolved(compose.load(list(data)))["dataset"]
+    except Exception as error:
+        raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
+    values = (dataset.get(key.removeprefix("dataset.")) for key in PLACES if key.startswith("dataset."))
+    return [value for value in values if isinstance(value, str) and Path(value).expanduser().is_absolute()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:
