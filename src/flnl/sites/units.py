@@ -166,7 +166,8 @@ def _places(data: Sequence[str]) -> list[str]:
     except Exception as error:
         raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
     values = (dataset.get(key.removeprefix("dataset.")) for key in PLACES if key.startswith("dataset."))
-    return [value for value in values if isinstance(value, str) and Path(value).expanduser().is_absolute()]
+    paths = [Path(value).expanduser() for value in values if isinstance(value, str)]
+    return [str(path) for path in paths if path.is_absolute()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:
