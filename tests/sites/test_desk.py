@@ -431,7 +431,7 @@ def test_a_refusal_is_short_and_shows_what_it_quotes(
         )
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
-    assert all(line.startswith("  | ") for line in shown.splitlines()[1:])
+    assert all(line.startswith("  | ") and len(line) < 80 for line in shown.splitlines()[1:])
 
 
 def test_a_run_that_is_refused_leaves_what_was_there(tmp_path: Path) -> None:

@@ -246,6 +246,12 @@ def test_units_give_a_supernode_the_socket_alone(
         monkeypatch.setenv("HERE", "/data/a")
         other = replace(site, data=("dataset=image_folder", *words))
         assert "\nInaccessiblePaths=-/data/a\n" in units.text(other, "flower", tmp_path / "flower", "lena")
+    kept = replace(site, data=("dataset=image_folder", "dataset.root=/data/a", "dataset.cache=/data/kept"))
+    assert "\nInaccessiblePaths=-/data/kept\n" in units.text(kept, "flower", tmp_path / "flower", "lena")
+    assert f"\nInaccessiblePaths=-{here}/cache\n" in second
+    other = replace(site, data=("dataset=image_folder", "dataset.root=data/a"))
+    with pytest.raises(UserError, match="root=data/a: a unit has no working folder"):
+        units.text(other, "flower", tmp_path / "flower", "lena")
     with pytest.raises(UserError, match="/data/a b: a unit can name paths of"):
         units.text(
             replace(site, data=("dataset=image_folder", "dataset.root='/data/a b'")),

@@ -15,11 +15,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+from rich.cells import cell_len
 
 from flnl import __version__
 from flnl.commands import serve
 from flnl.config import compose
-from flnl.console.terminal import ROW, print_rows
+from flnl.console.terminal import print_rows
 from flnl.core.errors import UserError
 from flnl.data.datasets.elsewhere import Inputs, Told
 from flnl.data.preparations import Rows, described
@@ -438,15 +439,23 @@ def test_what_a_site_cannot_use_fills_no_memory(
         assert re.search(told, why(sockets.receive(here)[1]))
 
 
-def test_a_stranger_writes_no_line_of_the_sites(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_writes_no_line_of_the_sites(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither by a name nor by a long text: a person approves what stands there."""
     forged = "to approve: flnl site north --approve 0000"
     said: list[str] = []
     door = door_of(write_site(tmp_path / "n", "north", data), said)
     assert why(door.handle(hello("north", federation=forged))) == "a federation or a site has no such name"
     assert not [line for line in said if "0000" in line]
-    print_rows(f"refused: {'x' * (2 * ROW - 9)}{forged}")
-    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["refuse", "    | ", "    | "]
+    for columns in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for filled in ("x", "\uff0e", "\u3164"):
+            print_rows(f"refused: {filled * 120}{forged}")
+            first, *rest = capsys.readouterr().out.splitlines()
+            assert first.startswith("refused: ")
+            assert all(line.startswith("  | ") for line in rest)
+            assert max(map(cell_len, (first, *rest))) < min(columns, 80)
 
 
 def test_whatever_goes_wrong_with_a_message_a_site_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,19 +109,26 @@ def print_line(text: object, *, to: TextIO | None = None) -> None:
         print(visible(redacted(str(text))), file=stream, flush=True)
 
 
-ROW = 76
-"""Characters of a row of ``print_rows``."""
+ROW, BAR = 76, "  | "
+"""Columns of a row at most, and what stands before one that is no line's beginning."""
 
 
-def print_rows(text: object) -> None:
-    """As ``print_line``, in rows, of which all but the first stand behind a bar.
+def rows(line: str) -> list[str]:
+    """A line that fits the terminal in rows, none of which it wraps, all but the first behind a bar.
 
     So a stranger's text at the end of a line shows no line of its own, however long it is.
     """
-    line = visible(redacted(str(text)))
-    rest = [line[at : at + ROW] for at in range(ROW, len(line), ROW)]
+    from rich.cells import chop_cells
+
+    width = max(min(ROW, shutil.get_terminal_size().columns - 1) - len(BAR), 20)
+    first, *rest = chop_cells(line, width) or [""]
+    return [first, *(f"{BAR}{row}" for row in rest)]
+
+
+def print_rows(text: object) -> None:
+    """As ``print_line``, in ``rows``."""
     with _unheard(sys.stdout):
-        print("\n".join([line[:ROW], *(f"    | {row}" for row in rest)]), flush=True)
+        print("\n".join(rows(visible(redacted(str(text))))), flush=True)
 
 
 def cell(text: object, style: str = "") -> Text:
@@ -178,7 +186,7 @@ class Lines(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Format a traceback, whose text may be a stranger's."""
         lines = redacted(super().formatException(ei)[-LOGGED:]).split("\n")
-        return "\n".join(f"  | {visible(line[:TRACED])}" for line in lines)
+        return "\n".join(row for line in lines for row in rows(f"{BAR}{visible(line[:TRACED])}"))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)
         """Format a record's message."""

@@ -16,6 +16,7 @@ import torch
 
 from flnl.config import compose
 from flnl.config.override_text import key_of
+from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
 from flnl.core.messages import Samples
 from flnl.data.dataset import Dataset
@@ -26,7 +27,7 @@ from flnl.sites.policy import Policy, Streams
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
 
-FILE, HOME, SOCKET = "site.yaml", "flower", "socket/site.sock"
+FILE, HOME, SOCKET, CACHE = "site.yaml", "flower", "socket/site.sock", "cache"
 APPROVED, ASKED = "approved", "asked"
 """Files of keys: of runs that were approved, and of those that were asked for."""
 NODE, NODE_PUB, CA = "node", "node.pub", "ca.crt"
@@ -136,7 +137,7 @@ class SiteFolder:
             UserError: if they cannot be read, or a label is of no class of the federation.
         """
         try:
-            made = compose.build(compose.load(list(self.data)).dataset)
+            made = compose.build(compose.load(self.words).dataset)
             data = made() if callable(made) else made
         except Exception as error:
             raise UserError(f"{self.file}: data: {' '.join(str(error).split())}") from None
@@ -187,6 +188,11 @@ class SiteFolder:
             raise UserError(f"--review {run}: {many} audited here")
         desk.review(found[-1], [verdicts], "reviewed")
         return self.folder / RUNS / found[-1]
+
+    @property
+    def words(self) -> list[str]:
+        """The overrides of its data set; what is kept of the files, as their names and digests, lies in its folder."""
+        return [f"cache={quoted(str(self.folder.absolute() / CACHE))}", *self.data]
 
     @property
     def file(self) -> Path:

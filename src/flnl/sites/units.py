@@ -19,6 +19,8 @@ from flnl.sites.flower_environment import HERE
 from flnl.sites.site import supernode
 from flnl.sites.site_folder import CA, NODE, SOCKET, SiteFolder
 
+MORE_PLACES = ("cache", "imagenet")
+"""Keys of data sets that name places, besides ``PLACES``."""
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 PORT = 9094
 """Where a SuperNode listens on its own loopback."""
@@ -123,7 +125,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     Raises:
         UserError: if a path has signs that a unit would read otherwise, or the data set cannot be composed.
     """
-    folder, places_of_data = site.folder.absolute(), _places(site.data)
+    folder, places_of_data = site.folder.absolute(), _places(site.words)
     for path in (folder, environment, *places_of_data):
         if not PLAIN.fullmatch(str(path)):
             raise UserError(f"--units: {path}: a unit can name paths of letters, digits and . _ - / alone: move it")
@@ -159,15 +161,17 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     return "\n".join(units)
 
 
-def _places(data: Sequence[str]) -> list[str]:
-    """The absolute paths that a data set reads."""
+def _places(words: list[str]) -> list[str]:
+    """The absolute paths of a data set's files, and of what is kept of them."""
     try:
-        dataset = compose.resolved(compose.load(list(data)))["dataset"]
+        dataset = compose.resolved(compose.load(words))["dataset"]
     except Exception as error:
         raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
-    values = (dataset.get(key.removeprefix("dataset.")) for key in PLACES if key.startswith("dataset."))
-    paths = [Path(value).expanduser() for value in values if isinstance(value, str)]
-    return [str(path) for path in paths if path.is_absolute()]
+    keys = [*(key.removeprefix("dataset.") for key in PLACES if key.startswith("dataset.")), *MORE_PLACES]
+    paths = {key: Path(dataset[key]).expanduser() for key in keys if isinstance(dataset.get(key), str)}
+    if "root" in paths and not paths["root"].is_absolute():
+        raise UserError(f"--units: dataset.root={paths['root']}: a unit has no working folder; name it from / on")
+    return [str(path) for path in paths.values() if path.is_absolute()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:
