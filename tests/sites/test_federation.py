@@ -249,6 +249,9 @@ def test_units_give_a_supernode_the_socket_alone(
     kept = replace(site, data=("dataset=image_folder", "dataset.root=/data/a", "dataset.cache=/data/kept"))
     assert "\nInaccessiblePaths=-/data/kept\n" in units.text(kept, "flower", tmp_path / "flower", "lena")
     assert f"\nInaccessiblePaths=-{here}/cache\n" in second
+    apart = replace(site, data=("dataset=image_folder", "dataset.root=/data/x/../a", "dataset.labels=../b/labels.csv"))
+    hidden = units.text(apart, "flower", tmp_path / "flower", "lena")
+    assert "\nInaccessiblePaths=-/data/a\nInaccessiblePaths=-/data/b/labels.csv\n" in hidden
     other = replace(site, data=("dataset=image_folder", "dataset.root=data/a"))
     with pytest.raises(UserError, match="root=data/a: a unit has no working folder"):
         units.text(other, "flower", tmp_path / "flower", "lena")

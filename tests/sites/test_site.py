@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from rich.cells import cell_len
 
 from flnl import __version__
 from flnl.commands import serve
@@ -450,12 +449,12 @@ def test_a_stranger_writes_no_line_of_the_sites(
     assert not [line for line in said if "0000" in line]
     for columns in (40, 80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        for filled in ("x", "\uff0e", "\u3164"):
+        for filled in ("x", "\uff0e", "\u3164", "\u0903", "\U0001f3fb", "\u3248"):
             print_rows(f"refused: {filled * 120}{forged}")
             first, *rest = capsys.readouterr().out.splitlines()
             assert first.startswith("refused: ")
             assert all(line.startswith("  | ") for line in rest)
-            assert max(map(cell_len, (first, *rest))) < min(columns, 80)
+            assert max(sum(1 + (not sign.isascii()) for sign in row) for row in (first, *rest)) < min(columns, 80)
 
 
 def test_whatever_goes_wrong_with_a_message_a_site_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

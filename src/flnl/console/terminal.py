@@ -118,11 +118,16 @@ def rows(line: str) -> list[str]:
 
     So a stranger's text at the end of a line shows no line of its own, however long it is.
     """
-    from rich.cells import chop_cells
-
     width = max(min(ROW, shutil.get_terminal_size().columns - 1) - len(BAR), 20)
-    first, *rest = chop_cells(line, width) or [""]
-    return [first, *(f"{BAR}{row}" for row in rest)]
+    found, used = [""], 0
+    for sign in line:
+        columns = 1 if sign.isascii() else 2  # at most: libraries and terminals count some signs otherwise
+        if used + columns > width:
+            found.append(BAR)
+            used = 0
+        found[-1] += sign
+        used += columns
+    return found
 
 
 def print_rows(text: object) -> None:

@@ -55,7 +55,7 @@ allow: []
 max_epsilon: 10 # largest sum of ε over all releases of randomised labels; null: no limit
 counts: true # whether to tell how many labels were flagged and changed
 min_count: 20 # with fewer test samples, nothing is told of how models do on them
-least_samples: 50 # with fewer training samples the site takes no part; and no visit trains on fewer
+least_samples: 50 # with fewer training samples the site takes no part; settings whose visits train on fewer are refused
 streams: run # what draws for training come from: run, its seed, as a simulation; own, this site's secret
 approve: ask # ask: each new run waits for flnl site DIR --approve KEY; any: none does
 
@@ -137,6 +137,7 @@ class SiteFolder:
             UserError: if they cannot be read, or a label is of no class of the federation.
         """
         try:
+            (self.folder / CACHE).mkdir(mode=0o700, exist_ok=True)
             made = compose.build(compose.load(self.words).dataset)
             data = made() if callable(made) else made
         except Exception as error:

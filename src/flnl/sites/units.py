@@ -6,6 +6,7 @@ site's folder, and nothing of its data.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -125,7 +126,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     Raises:
         UserError: if a path has signs that a unit would read otherwise, or the data set cannot be composed.
     """
-    folder, places_of_data = site.folder.absolute(), _places(site.words)
+    folder, places_of_data = Path(os.path.normpath(site.folder.absolute())), _places(site.words)
     for path in (folder, environment, *places_of_data):
         if not PLAIN.fullmatch(str(path)):
             raise UserError(f"--units: {path}: a unit can name paths of letters, digits and . _ - / alone: move it")
@@ -169,9 +170,10 @@ def _places(words: list[str]) -> list[str]:
         raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
     keys = [*(key.removeprefix("dataset.") for key in PLACES if key.startswith("dataset.")), *MORE_PLACES]
     paths = {key: Path(dataset[key]).expanduser() for key in keys if isinstance(dataset.get(key), str)}
-    if "root" in paths and not paths["root"].is_absolute():
-        raise UserError(f"--units: dataset.root={paths['root']}: a unit has no working folder; name it from / on")
-    return [str(path) for path in paths.values() if path.is_absolute()]
+    root = paths.get("root", Path("/"))
+    if not root.is_absolute():
+        raise UserError(f"--units: dataset.root={root}: a unit has no working folder; name it from / on")
+    return [os.path.normpath(root / path) for path in paths.values()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:
