@@ -177,7 +177,7 @@ def test_an_invitation_names_neither_code_nor_places(flower: Flower, tmp_path: P
         ({"approv": "any"}, "approv is not a key"),
         ({"least_samples": 0}, "least_samples=0 should be 1 or more"),
         ({"least_samples": True}, "least_samples=True should be a int"),
-        ({"max_epsilon": "much"}, "max_epsilon=much should be a number"),
+        ({"max_epsilon": "much"}, "max_epsilon='much' should be a number"),
         ({"max_epsilon": -1}, "max_epsilon=-1 should be a number"),
         ({"allow": "LabelCounts"}, "allow='LabelCounts' should be a list"),
         ({"allow": [3]}, "allow should be a list of texts"),

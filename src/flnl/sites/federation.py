@@ -104,11 +104,8 @@ def values_of(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(default, float):
             kinds = (type(None), int, float)
         if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and not isinstance(default, bool)):
-            number = isinstance(default, float)
-            shown = (
-                f"{found[key]} should be a number" if number else f"{found[key]!r} should be a {type(default).__name__}"
-            )
-            raise UserError(f"{path}: {key}={shown}, as {default!r}")
+            kind = "number" if isinstance(default, float) else type(default).__name__
+            raise UserError(f"{path}: {key}={found[key]!r} should be a {kind}, as {default!r}")
         if isinstance(default, list) and not all(isinstance(one, str) for one in found[key]):
             raise UserError(f"{path}: {key} should be a list of texts")
     return found
