@@ -249,6 +249,12 @@ def test_units_give_a_supernode_the_socket_alone(
     kept = replace(site, data=("dataset=image_folder", "dataset.root=/data/a", "dataset.cache=/data/kept"))
     assert "\nInaccessiblePaths=-/data/kept\n" in units.text(kept, "flower", tmp_path / "flower", "lena")
     assert f"\nInaccessiblePaths=-{here}/cache\n" in second
+    (tmp_path / "far" / "lung").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "far" / "lung")
+    linked = (f"dataset.root={tmp_path / 'linked'}", "dataset.labels=../labels.csv")
+    other = replace(site, data=("dataset=image_folder", *linked))
+    hidden = units.text(other, "flower", tmp_path / "flower", "lena")
+    assert f"\nInaccessiblePaths=-{(tmp_path / 'far' / 'labels.csv').resolve()}\n" in hidden
     apart = replace(site, data=("dataset=image_folder", "dataset.root=/data/x/../a", "dataset.labels=../b/labels.csv"))
     hidden = units.text(apart, "flower", tmp_path / "flower", "lena")
     assert "\nInaccessiblePaths=-/data/a\nInaccessiblePaths=-/data/b/labels.csv\n" in hidden

@@ -118,7 +118,7 @@ def rows(line: str) -> list[str]:
 
     So a stranger's text at the end of a line shows no line of its own, however long it is.
     """
-    width = max(min(ROW, shutil.get_terminal_size().columns - 1) - len(BAR), 20)
+    width = max(min(ROW, shutil.get_terminal_size().columns - 1) - len(BAR), 2)
     found, used = [""], 0
     for sign in line:
         columns = 1 if sign.isascii() else 2  # at most: libraries and terminals count some signs otherwise

@@ -126,7 +126,7 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     Raises:
         UserError: if a path has signs that a unit would read otherwise, or the data set cannot be composed.
     """
-    folder, places_of_data = Path(os.path.normpath(site.folder.absolute())), _places(site.words)
+    folder, places_of_data = site.folder.resolve(), _places(site.words, user)
     for path in (folder, environment, *places_of_data):
         if not PLAIN.fullmatch(str(path)):
             raise UserError(f"--units: {path}: a unit can name paths of letters, digits and . _ - / alone: move it")
@@ -162,18 +162,19 @@ def text(site: SiteFolder, group: str, environment: Path, user: str) -> str:
     return "\n".join(units)
 
 
-def _places(words: list[str]) -> list[str]:
-    """The absolute paths of a data set's files, and of what is kept of them."""
+def _places(words: list[str], user: str) -> list[str]:
+    """The real paths of a data set's files, and of what is kept of them, as ``user`` reads them."""
     try:
         dataset = compose.resolved(compose.load(words))["dataset"]
     except Exception as error:
         raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
     keys = [*(key.removeprefix("dataset.") for key in PLACES if key.startswith("dataset.")), *MORE_PLACES]
-    paths = {key: Path(dataset[key]).expanduser() for key in keys if isinstance(dataset.get(key), str)}
+    values = {key: dataset[key] for key in keys if isinstance(dataset.get(key), str)}
+    paths = {key: Path(re.sub("^~(?=/|$)", f"~{user}", text)).expanduser() for key, text in values.items()}
     root = paths.get("root", Path("/"))
     if not root.is_absolute():
         raise UserError(f"--units: dataset.root={root}: a unit has no working folder; name it from / on")
-    return [os.path.normpath(root / path) for path in paths.values()]
+    return [os.path.realpath(root / path) for path in paths.values()]
 
 
 def _at(words: Sequence[str], folder: Path) -> list[str]:
