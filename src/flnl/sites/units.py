@@ -1,7 +1,7 @@
 """Units of systemd and a compose file for a site whose SuperNode runs apart from its data.
 
 The site's process needs no network, and the SuperNode, which runs what the server sends, sees the socket alone of the
-site's folder, and nothing of its data.
+site's folder, and not the places that its data set names. Where links below these lead to is not hidden.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WantedBy=multi-user.target
 """
 
 UNIT_OF_SUPERNODE = """\
-# /etc/systemd/system/flnl-supernode-{name}.service: runs what the server sends, and sees neither data nor folder.
+# /etc/systemd/system/flnl-supernode-{name}.service: runs what the server sends; sees neither folder nor data.
 [Unit]
 Description=SuperNode of the site {name}
 After=network-online.target flnl-site-{name}.service
@@ -170,7 +170,10 @@ def _places(words: list[str], user: str) -> list[str]:
         raise UserError(f"--units: data: {' '.join(str(error).split())}") from None
     keys = [*(key.removeprefix("dataset.") for key in PLACES if key.startswith("dataset.")), *MORE_PLACES]
     values = {key: dataset[key] for key in keys if isinstance(dataset.get(key), str)}
-    paths = {key: Path(re.sub("^~(?=/|$)", f"~{user}", text)).expanduser() for key, text in values.items()}
+    try:
+        paths = {key: Path(re.sub("^~(?=/|$)", f"~{user}", text)).expanduser() for key, text in values.items()}
+    except RuntimeError:
+        raise UserError("--units: a path of the data begins with ~, and of this user no home is known") from None
     root = paths.get("root", Path("/"))
     if not root.is_absolute():
         raise UserError(f"--units: dataset.root={root}: a unit has no working folder; name it from / on")
