@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import math
 import re
@@ -48,7 +47,7 @@ from flnl.sites.auditing import Corrected, Review, SiteAudit, step_of
 from flnl.sites.messages import Parts, RefusedError
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
-from flnl.sites.shelf import Entry, Shelf
+from flnl.sites.shelf import Entry, Few, Shelf
 from flnl.sites.wire import WireError
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
@@ -414,14 +413,8 @@ class Desk:
         Raises:
             RefusedError: if that were more than ``most`` different things.
         """
-        asked = json.loads(file.read_text()) if file.exists() else {}
-        seen = asked.setdefault(about, [])
-        if digest in seen:
-            return
-        if len(seen) >= most:
+        if not Few(file).takes(about, digest, most):
             raise RefusedError(f"the server has sent {most} {what} before")
-        seen.append(digest)
-        write_atomically(file, json.dumps(asked).encode())
 
     def _evaluated(self, run: _Run, params: Params) -> bytes:
         """How a model does on the held-out samples, if there are enough."""

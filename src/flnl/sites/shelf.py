@@ -33,6 +33,29 @@ class Entry:
     put: str  # the handle that it has got
 
 
+class Few:
+    """What a server has asked for, in a JSON file: by what it is about, the digests of a few different things."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asked: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def takes(self, about: str, digest: str, most: int) -> bool:
+        """Note what is asked for; False, without a note, if ``most`` other things were asked for about this."""
+        known = self._asked.get(about, [])
+        if digest in known:
+            return True
+        if len(known) >= most:
+            return False
+        self._asked[about] = [*known, digest]
+        write_atomically(self._path, json.dumps(self._asked).encode())
+        return True
+
+    def forget_before(self, floor: int) -> None:
+        """Forget what is about rounds before ``floor``; each begins with its round."""
+        self._asked = {about: known for about, known in self._asked.items() if int(about.split()[0]) >= floor}
+
+
 class Shelf:
     """A run's folder at a site."""
 
@@ -42,8 +65,7 @@ class Shelf:
             (folder / name).mkdir(parents=True, exist_ok=True)
         index = folder / INDEX
         self.entries = [Entry(**one) for one in json.loads(index.read_text())] if index.exists() else []
-        begun = folder / BEGUN
-        self._begun: dict[str, list[str]] = json.loads(begun.read_text()) if begun.exists() else {}
+        self._begun = Few(folder / BEGUN)
 
     def state(self, handle: str) -> tuple[ClientState, int]:
         """The state of a handle, and the number of the stage that it was kept in; an empty one of no handle.
@@ -88,14 +110,7 @@ class Shelf:
 
         These are the tasks of one job in one round.
         """
-        tasks = self._begun.get(f"{round} {job}", [])
-        if task in tasks:
-            return True
-        if len(tasks) >= most:
-            return False
-        self._begun[f"{round} {job}"] = [*tasks, task]
-        write_atomically(self._folder / BEGUN, json.dumps(self._begun).encode())
-        return True
+        return self._begun.takes(f"{round} {job}", task, most)
 
     def answered(self, entry: Entry, reply: Parts) -> None:
         """Store the answer to a task, after the state that it names, so that asking again gives the same one."""
@@ -112,7 +127,7 @@ class Shelf:
         """
         if floor > self.floor:
             write_atomically(self._folder / FLOOR, str(floor).encode())
-            self._begun = {key: tasks for key, tasks in self._begun.items() if int(key.split()[0]) >= floor}
+            self._begun.forget_before(floor)
         earlier = [entry for entry in self.entries if entry.round < floor]
         if len(earlier) < 2:
             return
