@@ -66,7 +66,7 @@ test-gpu: $(STAMP) ## the tests for a GPU alone, on the simulated one if there i
 	@$(GPU_TESTS)
 
 docs: $(STAMP) ## build the site of the documents and the reference into docs/_build; a dead link or a page without a place fails
-	@$(RUN) -m sphinx -b html -W --keep-going -q -c docs . docs/_build && echo docs/_build/README.html
+	@$(RUN) -m sphinx -E -b html -W --keep-going -q -c docs . docs/_build && echo docs/_build/README.html
 
 bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways hand,sequential", or --quick
 	@$(RUN) -m bench $(ARGS)
