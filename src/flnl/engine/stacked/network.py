@@ -17,7 +17,8 @@ from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
 from flnl.engine.stacked.compiling import Compiled
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.layers import KNOWN, Conv2d, Dropout, Form, Layer, channels_last
+from flnl.engine.stacked.layers import KNOWN, Conv2d, Dropout, Form, Layer, Linear, channels_last
+from flnl.engine.stacked.lower_precision import rounded
 from flnl.models import outputs as by_name
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,11 @@ class StackedNetwork:
         for name, tensor in tensors.items():
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
+
+    def in_bfloat16(self, tensors: Params) -> Params:
+        """The same, with bfloat16 copies of the weights and biases that autocast would convert one by one."""
+        names = [name for name in self.trainable if isinstance(self.slots[name].layer, Conv2d | Linear)]
+        return {**tensors, **dict(zip(names, rounded([tensors[name] for name in names]), strict=True))}
 
     def draw_from(self, generators: Sequence[torch.Generator]) -> None:
         """Draw masks of dropout from these, one of each client, from now on."""

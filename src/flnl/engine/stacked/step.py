@@ -13,6 +13,7 @@ from flnl.core.training import Training
 from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
+from flnl.engine.stacked.lower_precision import at_once
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 
@@ -126,7 +127,7 @@ class Stepper:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
         if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
             self.mode(training=batch.labels.shape[1] > 1)
-        self.many.bind(view.tensors)
+        self.many.bind(self.many.in_bfloat16(view.tensors) if at_once(self.network.placement) else view.tensors)
         if self.masks:
             self.many.draw_from([self.masks[k] for k in view.members])
         for parameter in view.live.values():
@@ -137,6 +138,7 @@ class Stepper:
             self.network.count(batch.labels.numel())
             loss = self.objective.loss(view.members, view.tensors, outputs, batch)
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
+        self.many.bind(view.tensors)
         if self.job.gradient is not None:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.job.training.clip is not None:
