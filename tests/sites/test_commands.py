@@ -13,7 +13,7 @@ import pytest
 
 from flnl.commands import federation, serve, site
 from flnl.core.errors import UserError
-from flnl.sites import flower_environment, serving
+from flnl.sites import flower_environment, serving, site_folder
 from flnl.sites.flower_environment import VARIABLE, Flower
 from tests.sites.hospitals import write_data, write_federation, write_site
 from tests.sites.test_federation import PUBLIC, flower
@@ -33,7 +33,9 @@ def place(flower: Flower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     return tmp_path
 
 
-def test_from_a_federation_to_its_sites(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_federation_to_its_sites(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     federation.command(["init", "lung", *ADDRESS, "--data", "dataset=arrays", "dataset.normalize=half"])
     site.command(["init", "lung-north", "--invitation", "lung/invitation.toml"])
     site.command(["init", "here", "--name", "south", "--invitation", "lung/invitation.toml"])
@@ -49,6 +51,13 @@ def test_from_a_federation_to_its_sites(place: Path, capsys: pytest.CaptureFixtu
     assert Path("lung-north/approved").read_text() == "f" * 64 + "\n"
     site.command(["lung-north", "--units", "flower"])
     assert "[Service]" in capsys.readouterr().out
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)  # nobody has a name
+    with pytest.raises(UserError, match="and of this user no home is known"):
+        site.command(["lung-north", "--units", "flower"])
+    there = Path("lung-north/site.yaml")
+    there.write_text(there.read_text().replace(f"{site_folder.ROOT}\n", "  - dataset.root=/data\n"))
+    site.command(["lung-north", "--units", "flower"])
+    assert f"\nUser={os.getuid()}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,20 @@ def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path
         site.approve("d" * 12)
 
 
+def test_runs_that_were_asked_for_long_ago_are_forgotten(
+    lung: Federation, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones are known, in whatever order their keys sort, and one that asks again stays."""
+    monkeypatch.setattr(site_folder, "REMEMBERED", 2)
+    site = site_folder.make(tmp_path / "n", flower, lung.folder / "invitation.toml", "north")
+    for letter in "dcbdda":
+        site.note(letter * 64)
+    assert [site.approve(letter * 12)[0] for letter in "da"] == ["d", "a"]
+    with pytest.raises(UserError, match="no run with a key that begins so"):
+        site.approve("b" * 12)
+    assert site.approved == {"a" * 64, "d" * 64}
+
+
 def test_units_give_a_supernode_the_socket_alone(
     lung: Federation, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,7 @@ def command(arguments: Sequence[str]) -> None:
         print_line(f"to train on these labels: dataset.labels={folder.absolute() / CORRECTED} in data of {here.file}")
         return
     if options.units:
-        print(units.text(here, options.units, Flower.found(options.flower).folder, folder.owner()), end="")
+        print(units.text(here, options.units, Flower.found(options.flower).folder, _owner(folder)), end="")
         return
     node = None if options.no_supernode else site.SuperNode(here, Flower.found(options.flower))
     if node is not None:
@@ -99,6 +99,14 @@ def command(arguments: Sequence[str]) -> None:
     except (KeyboardInterrupt, Interrupted):
         print_line(f"stopped; a run that has begun goes on once flnl site {folder} is started again", to=sys.stderr)
         raise
+
+
+def _owner(folder: Path) -> str:
+    """The name of the user who owns a folder; a number if that user has none here."""
+    try:
+        return folder.owner()
+    except KeyError:
+        return str(folder.stat().st_uid)
 
 
 main = guard.entry("site", command)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -34,6 +35,8 @@ NODE, NODE_PUB, CA = "node", "node.pub", "ca.crt"
 KEY = re.compile(r"[0-9a-f]{12,64}")
 WHOLE = 64
 """Digits of a key."""
+REMEMBERED = 1000
+"""So many runs that were asked for last can be approved by the beginning of their key."""
 ROOT = "  # - dataset.root=/path/to/images # where they are here"
 """The last line of ``data`` in a new folder."""
 
@@ -203,19 +206,20 @@ class SiteFolder:
     @property
     def approved(self) -> set[str]:
         """The keys of the runs that somebody has approved here."""
-        return self._keys(APPROVED)
+        return set(self._keys(APPROVED))
 
-    def _keys(self, file: str) -> set[str]:
+    def _keys(self, file: str) -> list[str]:
+        """The keys in a file, that of the last to be added at the end."""
         path = self.folder / file
-        return set(path.read_text().split()) if path.exists() else set()
+        return path.read_text().split() if path.exists() else []
 
-    def _add(self, file: str, key: str) -> None:
-        text = "".join(f"{one}\n" for one in sorted(self._keys(file) | {key}))
-        write_atomically(self.folder / file, text.encode())
+    def _write(self, file: str, keys: Iterable[str]) -> None:
+        write_atomically(self.folder / file, "".join(f"{key}\n" for key in keys).encode())
 
     def note(self, key: str) -> None:
-        """Note that a run with this key was asked for."""
-        self._add(ASKED, key)
+        """Note that a run with this key was asked for; those that were asked for long ago are forgotten."""
+        others = [one for one in self._keys(ASKED) if one != key]
+        self._write(ASKED, [*others, key][-REMEMBERED:])
 
     def approve(self, key: str) -> str:
         """Approve the run with this key, or with the one that begins so of those that were asked for; its key.
@@ -228,11 +232,11 @@ class SiteFolder:
                 f"--approve {key}: should be the key of a run, or its first 12 digits and letters or more, as the site "
                 "has printed it"
             )
-        found = [key] if len(key) == WHOLE else sorted(one for one in self._keys(ASKED) if one.startswith(key))
+        found = [key] if len(key) == WHOLE else [one for one in self._keys(ASKED) if one.startswith(key)]
         if len(found) != 1:
             many = "several runs" if found else "no run"
             raise UserError(f"--approve {key}: {many} with a key that begins so asked to train here: name all of it")
-        self._add(APPROVED, found[0])
+        self._write(APPROVED, sorted(self.approved | set(found)))
         return found[0]
 
     @property
