@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
@@ -90,6 +91,19 @@ def test_few_tasks_and_many_entries_can_show_nothing() -> None:
     assert len(three.better) == 3
 
 
+def test_comparisons_with_one_entry_are_corrected_among_themselves() -> None:
+    """Of five entries that are ten pairs, of which none can be told apart; each is one of four pairs with b."""
+    entered = {
+        name: {"one": flat(accuracy), "two": flat(accuracy)}
+        for name, accuracy in zip("abcde", (90, 80, 70, 60, 79.8), strict=True)
+    }
+    five = standing(**entered)
+    assert not five.better
+    assert {*five.better_with("b")} == {("a", "b"), ("b", "c"), ("b", "d")}, "e is 0.2 points below b"
+    assert five.better_with("b")["a", "b"] == pytest.approx(4 * 2 / 1024)
+    assert not five.better_with("nobody")
+
+
 def test_intervals_hold_the_mean_rank_and_are_points_without_spread() -> None:
     sure = standing(a={"one": flat(90), "two": flat(90)}, b={"one": flat(80), "two": flat(80)})
     assert sure.intervals == {"a": (1.0, 1.0), "b": (2.0, 2.0)}
@@ -165,11 +179,11 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert {*page.standing.scores} == {"fedavg", "better"}
     text = page.markdown()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert "| 1 | better | 1.0 (1.0 to 1.0) | 73.0 ± 1.6 | 83.0 ± 1.6 | −5.0 |" in rows
+    assert "| 1 | better | 1.0 (1.0 to 1.0) | **+20.0** | 73.0 ± 1.6 | 83.0 ± 1.6 | −5.0 |" in rows
     assert "| 2 | [fedavg](" in text
     assert "~~gone~~ (it read the test set)" in text
     assert "half (two)" in text
-    assert "| *clean labels* |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
+    assert "| *clean labels* |  |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
     assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
 
 
@@ -199,7 +213,7 @@ def test_entries_that_searched_more_than_the_rate_are_ranked_apart(results: Path
     assert {*page.standing_searched.scores} == {"sought"}
     first, second = page.markdown().split("## With a search of own constants")
     assert "sought" not in first
-    assert "| 1 | sought | 1.0 (1.0 to 1.0) | 83.0 ± 1.6 | 88.0 ± 1.6 | 0.0 |" in second
+    assert "| 1 | sought | 1.0 (1.0 to 1.0) | +27.5 | 83.0 ± 1.6 | 88.0 ± 1.6 | 0.0 |" in second
     assert "better" not in second.partition("## What it costs")[0]
 
 
@@ -255,6 +269,17 @@ def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
     (axes,) = page.cost_figure().axes
     points = np.asarray(axes.collections[0].get_offsets(), float)
     assert sorted(map(tuple, points.tolist())) == [(1.0, 58.0), (3.0, 78.0)]
+
+
+def test_names_of_equal_entries_do_not_cover_each_other(results: Path) -> None:
+    both = ("benchmark/one", "benchmark/two", "benchmark/calm")
+    for name in ("as_good", "also_as_good"):
+        enter(results, name, dict(zip(both, (0.7, 0.8, 0.85), strict=True)), {"cpu_time_s": 30, "bytes": 10})
+    (axes,) = Page(RULES, [*entries.entries(RULES, results)], results / "t").cost_figure().axes
+    names = [text for text in axes.texts if text.get_text() in ("better", "as_good", "also_as_good")]
+    assert len(names) == 3
+    for one, other in combinations([name.get_window_extent() for name in names], 2):
+        assert not one.overlaps(other)
 
 
 def test_scores_by_other_rules_are_refused(results: Path) -> None:

@@ -20,7 +20,9 @@ from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.markdown import spread
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes", "CPU": "cpu_time_s"}
 """Columns, and the cost in a trace that each compares."""
@@ -122,16 +124,27 @@ class Page:
         rows = []
         for name in order:
             low, high = intervals[name]
-            rows.append([str(places[name]), self._named(name), f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"])
+            rank = f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"
+            rows.append([str(places[name]), self._named(name), rank, self._beside_fedavg(standing, name)])
         others = [entry.name for entry in self.entries if entry.withdrawn is not None]
         for name in [*others, *([CEILING] if CEILING in self.scores else [])] if more else ():
             order.append(name)
-            rows.append(["", self._named(name), ""])
+            rows.append(["", self._named(name), "", ""])
         for name, row in zip(order, rows, strict=True):
             row += [_spread(self.scores[name].get(task.name)) for task in self.noisy]
             row += [self._harm(name) for _ in self._clean]
-        heading = ["place", "entry", "rank", *(task.name for task in self.noisy), *("harm" for _ in self._clean)]
+        accuracies = [task.name for task in self.noisy]
+        heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *("harm" for _ in self._clean)]
         return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
+
+    def _beside_fedavg(self, standing: Standing, name: str) -> str:
+        """The difference of means over the noisy tasks, bold if the test tells the two apart."""
+        base = self.scores.get(FEDAVG, {})
+        if name == FEDAVG or any(task.name not in base for task in self.noisy):
+            return ""
+        points = _signed(fmean(self.scores[name][task.name].mean - base[task.name].mean for task in self.noisy))
+        apart = standing.better_with(FEDAVG)
+        return f"**{points}**" if (name, FEDAVG) in apart or (FEDAVG, name) in apart else points
 
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
@@ -198,8 +211,6 @@ class Page:
         if points:
             costs, means, _ = zip(*points, strict=True)
             axes.scatter(costs, means, s=16, color=CLEAN)
-            for cost, mean, name in points:
-                axes.annotate(name, (cost, mean), (4, 2), textcoords="offset points", fontsize=7, color=INK)
             axes.set_xscale("log")
             for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
                 axis("{x:g}")
@@ -220,6 +231,7 @@ class Page:
         axes.set_xlabel("processor time, times FedAvg's")
         axes.set_ylabel("mean accuracy over the noisy tasks, %")
         bare(axes)
+        _name(axes, points)
         return figure
 
     # --------------------------------------------------------------------------------------------------------- numbers
@@ -275,6 +287,23 @@ class Page:
             for trace in study.reported.traces.values()
         )
         return sorted({origin.machine for trace in traces for origin in trace.origins if origin.machine})
+
+
+def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write names beside points [x, y, name], where one covers no other if there is such a place."""
+    from flnl.figures.style import INK
+
+    taken: list[Bbox] = []
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # places the axes
+    for x, y, name in sorted(points):
+        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=7, color=INK)
+        for offset, side in (((4, 2), "left"), ((4, -8), "left"), ((-4, 2), "right"), ((-4, -8), "right")):
+            label.set(position=offset, ha=side)
+            if not label.get_window_extent().count_overlaps(taken):
+                break
+        taken.append(label.get_window_extent())
 
 
 def _spread(score: Score | None) -> str:

@@ -53,8 +53,14 @@ class Standing:
 
     @cached_property
     def better(self) -> dict[tuple[str, str], float]:
-        """Pairs of which the first is better, with their p-values: Wilcoxon over tasks and seeds, Holm over pairs."""
-        pairs = [*combinations(self.scores, 2)]
+        """Pairs of which the first is better, with their p-values: Wilcoxon over tasks and seeds, Holm over all."""
+        return self._told_apart([*combinations(self.scores, 2)])
+
+    def better_with(self, base: str) -> dict[tuple[str, str], float]:
+        """As ``better``, of the pairs with ``base`` alone, Holm over them: of many entries all pairs are too many."""
+        return self._told_apart([(base, name) for name in self.scores if name != base] if base in self.scores else [])
+
+    def _told_apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
         paired = [Paired.of(self._flat(one), self._flat(other)) for one, other in pairs]
         found = {}
         for (one, other), test, p in zip(pairs, paired, holm([each.wilcoxon for each in paired]), strict=True):
@@ -65,7 +71,7 @@ class Standing:
 
     @property
     def blunt(self) -> bool:
-        """Whether so few tasks and seeds can show nothing, however clear the differences are."""
+        """Whether so few tasks and seeds can tell no two of all entries apart, however clear the differences are."""
         pairs, entries = len(self.tasks) * len(self.benchmark.seeds), len(self.scores)
         return entries > 1 and least(pairs) * comb(entries, 2) >= self.benchmark.level
 
