@@ -45,6 +45,7 @@ FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10,
 SETTINGS = {
     "fedcorr": FEDCORR,
     "lenet5": replace(FEDCORR, title="LeNet-5, 3x32x32", model="lenet5"),
+    "cnn": replace(WORKLOADS["cnn"], name="gpu"),
     "pfl": replace(WORKLOADS["public"], name="gpu"),
     "blazefl": replace(
         FEDCORR,
@@ -149,7 +150,8 @@ def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device
 def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
     """Our executors, with the same inputs as in a run."""
     placement = placement_for(device.type, PRECISION[way.precision])
-    transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
+    channels, height, width = workload.shape
+    transform = Transform(size=(height, width), mean=(0.5,) * channels, std=(0.5,) * channels)
     network = Network(model(workload), transform, 10, placement, way.layout)
     training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs, lr_decay=1.0)
     executor: Any = Sequential(network)
