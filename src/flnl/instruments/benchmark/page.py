@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes", "CPU": "cpu_time_s"}
 """Columns, and the cost in a trace that each compares."""
-CARDS = CONF.parent / "docs" / "methods"
+HERE = CONF.parent
+CARD = re.compile(r"\[`(\w+)`\]\((docs/methods/\w+\.md)\)")
+"""A method's card, as the README links to it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Page:
         text = template(Path(__file__).with_name("page.md.j2")).render(
             benchmark=self.benchmark,
             seeds=", ".join(map(str, self.benchmark.seeds)),
-            docs=self._link(CONF.parent / "docs" / "benchmark.md"),
+            docs=self._link(HERE / "docs" / "benchmark.md"),
             ranking=self._ranking(self.standing, more=True),
             searched=self._ranking(self.standing_searched) if self.standing_searched.scores else "",
             harm=bool(self._clean),
@@ -269,11 +272,16 @@ class Page:
         entry = next(entry for entry in self.entries if entry.name == name)
         if name == CEILING:
             return "*clean labels*"
-        card = CARDS / f"{name}.md"
         about = entry.folder / "about.md"
-        page = about if about.exists() else card if card.exists() else None
+        page = about if about.exists() else self._cards.get(name)
         text = literal(name) if page is None else f"[{literal(name)}]({self._link(page)})"
         return text if entry.withdrawn is None else f"~~{text}~~ ({literal(' '.join(entry.withdrawn.split()))})"
+
+    @cached_property
+    def _cards(self) -> dict[str, Path]:
+        """The cards of this project's methods, by method; none where the package is installed without its pages."""
+        readme = HERE / "README.md"
+        return {name: HERE / card for name, card in CARD.findall(readme.read_text())} if readme.exists() else {}
 
     def _link(self, file: Path) -> str:
         return Path(os.path.relpath(file, self.folder)).as_posix()
