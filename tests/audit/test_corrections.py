@@ -83,6 +83,22 @@ def test_arrays_whose_clients_were_drawn(arrays: list[str], tmp_path: Path) -> N
     assert begins_again(tmp_path, [*arrays, "dataset.truth=y_train"], drawn) == LABELS
 
 
+def test_arrays_whose_samples_have_names(arrays: list[str], tmp_path: Path) -> None:
+    with np.load(tmp_path / "data.npz") as content:
+        np.savez(tmp_path / "named.npz", **content, ids=np.array([f"scan {i}" for i in range(N)]))
+    words = [*arrays, "dataset.file=named.npz", "dataset.truth=none"]
+    assert begins_again(tmp_path, words, ["partition=file"]) == LABELS
+
+
+@pytest.mark.parametrize("vote", ["majority", "random"])
+def test_labels_that_were_chosen_among_several(vote: str, arrays: list[str], tmp_path: Path) -> None:
+    """The corrected file has one label a sample, among which nothing is chosen."""
+    lines = [f"{i},{i % 3},{i % 4},{5 - i % 4},{i % 5}\n" for i in range(N)]
+    (tmp_path / "votes.csv").write_text("id,count_ant,count_bee,count_cat,client\n" + "".join(lines))
+    words = [*arrays, "dataset.labels=votes.csv", f"dataset.vote={vote}", "dataset.truth=none"]
+    assert begins_again(tmp_path, words, ["partition=file"]) == [*LABELS, "dataset.vote"]
+
+
 def test_a_label_file_that_knows_the_truth(arrays: list[str], tmp_path: Path) -> None:
     lines = [f"{i},{CLASSES[i % 2]},{CLASSES[i % 3]},{i % 5}\n" for i in range(N)]
     (tmp_path / "labels.csv").write_text("id,label,true,client\n" + "".join(lines))

@@ -52,7 +52,7 @@ class Corrections:
     owner: Indices  # [all], each sample's client, or LEFT_OUT
     clients: int  # their number, with those that hold no sample
     names: Sequence[str] | None  # [clients], what they are called; None: by their numbers
-    truth_is_there: bool = False  # whether the run takes the truth from the file that this one replaces
+    unset: tuple[str, ...] = ()  # overrides of what the run has taken from the file that this one replaces
 
     @classmethod
     def of(cls, audit: Audit, run: AuditedRun, verdicts: Mapping[int, Verdict]) -> Corrections:
@@ -65,10 +65,11 @@ class Corrections:
         labels = run.federation.given.numpy().copy()
         labels[audit.samples.position] = corrected_labels(audit, verdicts)
         names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
-        by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
-        truth_is_there = run.record.config["dataset"].get("truth") == "csv"
-        federation = run.federation
-        return cls(names, by, labels, _owner(run), federation.num_clients, federation.client_names, truth_is_there)
+        by = "id" if data.names_fingerprint is None else "path"  # of samples in files
+        of_run, federation = run.record.config["dataset"], run.federation
+        unset = ["dataset.truth=none"] if of_run.get("truth") == "csv" else []
+        unset += ["dataset.vote=first"] if of_run.get("vote", "first") != "first" else []
+        return cls(names, by, labels, _owner(run), federation.num_clients, federation.client_names, tuple(unset))
 
     def save(self, folder: Path, classes: tuple[str, ...], *, spreadsheet: bool) -> list[str]:
         """Write the files into ``folder``; return the overrides that have a run read them from there.
@@ -100,9 +101,7 @@ class Corrections:
         empty = np.setdiff1d(np.arange(self.clients), self.owner).size
         if apart and (numbered or (empty and not all(map(str.isdecimal, self.names or ())))):
             overrides.append(f"partition.num_clients={self.clients}")
-        if self.truth_is_there:
-            overrides.append("dataset.truth=none")
-        return overrides
+        return [*overrides, *self.unset]
 
 
 def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
