@@ -173,6 +173,13 @@ def test_what_blends_inputs_refuses_words(tmp_path: Path):
     ):
         run(tmp_path, "a", "method=fedcorr", *words)
     run(tmp_path, "b", "method=fedcorr", *words, "method.mixup=false")
+    with pytest.raises(UserError, match=r"MixMatch blends inputs, .*: set method\.local\.mixmatch\.alpha=0"):
+        run(tmp_path, "m", "method=dividemix")
+    few = ["method.T_wu=1", "method.T=1"]
+    run(tmp_path, "n", "method=dividemix", *few, "method.local.mixmatch.alpha=0")
+    for method in ("m_dyr", "m_dyr_soft", "m_dyr_soft_to_hard"):
+        with pytest.raises(UserError, match=r"M-DYR blends inputs, and words cannot be blended"):
+            run(tmp_path, method, f"method={method}", "method.stages.warmup.batch.enabled=false")
     with pytest.raises(UserError, match=r"FedLSR rotates or mirrors images, and the data set has texts"):
         run(tmp_path, "c", "method=fedlsr", "rounds=1")
     usual = ["protocol=digits", "dataset=text", f"dataset.root={tmp_path}", "noise=none", "logger=[]", "method=fedavg"]

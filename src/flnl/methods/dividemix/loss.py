@@ -158,7 +158,7 @@ class MixMatch(LossTerm):
         rows = [inputs, soft]
         if weight is not None:
             rows.append(torch.cat([weight, weight, weight.new_ones(len(inputs) - 2 * len(weight))]))
-        mixed = [torch.lerp(t[partner], t, share) for t in rows]
+        mixed = rows if share == 1 else [torch.lerp(t[partner], t, share) for t in rows]
         return mixed[0], mixed[1], mixed[2] if weight is not None else None
 
 

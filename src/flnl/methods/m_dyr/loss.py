@@ -70,7 +70,8 @@ class MDYR(LossTerm):
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         mixing = next((part for part in stage if isinstance(part, BatchRule) and part.overrides("mixing")), None)
         if mixing is None:
-            return None
+            words = "M-DYR blends inputs, and words cannot be blended: choose another method"
+            return words if setting.kind == "tokens" else None
         return f"M-DYR mixes batches itself, and {type(mixing).__name__} has mixed them: choose method/batch=plain"
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Visit:
