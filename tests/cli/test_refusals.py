@@ -138,6 +138,7 @@ MISTAKES = {
     "experiment=nothing": "experiment",
     "executor=gpu": "executor",
     "executor=inner/stacked": "executor=inner/stacked does not exist; did you mean stacked?",
+    "experiment=fedcorr/cifar10_idd": "did you mean fedcorr/cifar10_iid?",
     "executor/inner=stacked": "executor/inner belongs to executor=processes or executor=ray, which is not chosen here",
     "executor=processes executor/inner=stakced": "did you mean stacked? there are sequential, stacked",
     "executor=ray executor/inner=null": "executor/inner takes one of sequential, stacked",

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.config.compose import load, options
 from flnl.config.folders import CONF, added_by, search_path
 from flnl.config.free_keys import may_be_added, may_be_named
-from flnl.config.groups import not_an_option
+from flnl.config.groups import NESTED, not_an_option
 from flnl.config.identity import flatten
 from flnl.config.nearest import nearest, of_a_launcher
 from flnl.config.override_text import choices_of
@@ -74,6 +74,8 @@ def _no_such_option(text: str, overrides: Sequence[str]) -> str:
     if not match:
         return text.splitlines()[0]
     group, _, option = match.group(1).rpartition("/")
+    if (above := group.partition("/")[0]) not in NESTED:  # folders are part of the option's name
+        group, option = above, match.group(1).partition("/")[2]
     if lacking := next((extra for begins, extra in PLUGINS.items() if f"{group}={option}".startswith(begins)), None):
         return f"{group}={option} is of a package that is not here: {install(lacking)}"
     known = options(group, searched(overrides)) or sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE))  # Hydra's own
