@@ -34,8 +34,9 @@ def draw(record: RunRecord) -> Figure | None:
         loss.set_xlabel(label)
         loss.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
         loss.set_xlim(0, max(1, record.per_round[-1][key] if record.per_round else record.evaluations[-1][key]))
-        _stages(score, record, key, slanted=not fit, named=True)
-        _stages(loss, record, key)
+        borders(score, record, key)
+        borders(loss, record, key)
+        _names(score, stages(record, key), slanted=not fit)
         bare(score)
         bare(loss)
     scores[0].set_ylabel("accuracy")
@@ -43,8 +44,7 @@ def draw(record: RunRecord) -> Figure | None:
     within_shares(scores[0])
     losses[0].set_ylabel("local loss")
     losses[0].set_ylim(bottom=0)
-    handles, labels = scores[0].get_legend_handles_labels()
-    legend(figure, handles=handles, labels=labels, loc="outside lower center", ncols=len(labels))
+    legend(figure, scores[0], loc="outside lower center")
     return figure
 
 
@@ -73,28 +73,21 @@ def stages(record: RunRecord, key: str) -> list[tuple[str, float, float]]:
     return spans
 
 
+def borders(axes: Any, record: RunRecord, key: str = "round") -> None:
+    """Draw where the stages after the first begin on the axis ``key``."""
+    for _, start, _ in stages(record, key)[1:]:
+        axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
+
+
 def _fits(record: RunRecord, key: str) -> bool:
-    spans: Sequence[tuple[str, float, float]] = stages(record, key)
+    spans = stages(record, key)
     return all(0.07 * len(name) + 0.1 <= PANEL * (end - start) / max(1, spans[-1][2]) for name, start, end in spans)
 
 
-def _stages(axes: Any, record: RunRecord, key: str, *, slanted: bool = False, named: bool = False) -> None:
-    spans = stages(record, key)
-    at = -np.inf
-    for i, (name, start, end) in enumerate(spans):
-        if i:
-            axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
-        if named and len(spans) > 1:
-            at = max((start + end) / 2, at + (APART * spans[-1][2] if slanted else 0))
-            axes.text(
-                at,
-                1.01,
-                name,
-                transform=axes.get_xaxis_transform(),
-                ha="left" if slanted else "center",
-                va="bottom",
-                rotation=30 if slanted else 0,
-                rotation_mode="anchor",
-                fontsize=8,
-                color=INK,
-            )
+def _names(axes: Any, spans: Sequence[tuple[str, float, float]], *, slanted: bool) -> None:
+    """Write the names of two or more stages above them."""
+    at, above = -np.inf, axes.get_xaxis_transform()
+    turned: dict[str, Any] = {"ha": "left", "rotation": 30} if slanted else {"ha": "center"}
+    for name, start, end in spans if len(spans) > 1 else ():
+        at = max((start + end) / 2, at + (APART * spans[-1][2] if slanted else 0))
+        axes.text(at, 1.01, name, transform=above, va="bottom", rotation_mode="anchor", fontsize=8, color=INK, **turned)

@@ -95,19 +95,9 @@ def wrong(counts: Counts) -> str:
 
 def _numbers(axes: Any, values: Any, say: Callable[[Any], str], size: int, *, top: float = 1) -> None:
     """Write the non-zero values into their cells, excluded from the layout to save time."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size, "in_layout": False, "clip_on": False}
     for i, j in zip(*np.nonzero(values), strict=True):
-        color = "white" if values[i, j] > 0.35 * top else INK
-        axes.text(
-            j,
-            i,
-            say(values[i, j]),
-            ha="center",
-            va="center",
-            fontsize=size,
-            color=color,
-            in_layout=False,
-            clip_on=False,
-        )
+        axes.text(j, i, say(values[i, j]), color="white" if values[i, j] > 0.35 * top else INK, **style)
 
 
 def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]]:
@@ -135,8 +125,8 @@ def _first(row: Row) -> list[Any]:
 def _classes(axes: Any, record: RunRecord, number: int, *, left: bool, bottom: bool) -> None:
     names = record.classes or [str(c) for c in range(number)]
     if number > FEW or len(names) != number:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.tick_params(labelleft=left, labelbottom=bottom)
         return
     shown = list(map(plain, names))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flnl.core.errors import UserError
 from flnl.figures.accuracy import AXES
 from flnl.figures.rows import column
-from flnl.figures.style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title, within_shares
+from flnl.figures.style import EIGHT, GREY, MARKERS, bare, legend, look, plain, title, within_shares
 from flnl.record.run import RunRecord
 
 log = logging.getLogger(__name__)
@@ -109,14 +109,12 @@ def draw_panels(panels: Sequence[tuple[str, Sequence[Row]]], dataset: str) -> Fi
     """
     if not any(row.curves for _, rows in panels for row in rows):
         return None
-    names = list(dict.fromkeys(row.name for _, rows in panels for row in rows))
-    labels = [plain(textwrap.fill(name, FOLDED, break_long_words=True)) for name in names]
-    columns, lines = _legend(labels)
+    every = [row for _, rows in panels for row in rows]
+    names = list(dict.fromkeys(row.name for row in every))
+    labels = [_folded(name) for name in names]
     across = min(len(panels), ACROSS)
     down = -(-len(panels) // across)
-    figure = Figure(figsize=(WIDTH, 1.0 + PANEL * down + LINE * lines), layout="constrained")
-    several = any(len(row.curves) > 1 for _, rows in panels for row in rows)
-    title(figure, f"test accuracy on {dataset}" + (f"; {SEVERAL}" if several else ""))
+    figure, columns = _figure(1.0 + PANEL * down, every, labels, dataset)
     grid = figure.subplots(down, across, squeeze=False).flat
     handles: dict[str, Any] = {}
     for axes, (setting, rows) in zip(grid, panels, strict=False):
@@ -145,10 +143,7 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
     if not any(row.curves for row in rows):
         return None
     labels = [_label(row) for row in rows]
-    columns, lines = _legend(labels)
-    figure = Figure(figsize=(WIDTH, PANELS + LINE * lines), layout="constrained")
-    several = any(len(row.curves) > 1 for row in rows)
-    title(figure, f"test accuracy on {dataset}" + (f"; {SEVERAL}" if several else ""))
+    figure, columns = _figure(PANELS, rows, labels, dataset)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (key, label) in zip(panels, AXES.items(), strict=True):
         for i, row in enumerate(rows):
@@ -157,16 +152,19 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
     panels[0].set_ylabel("accuracy")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
     within_shares(panels[0])
-    handles, texts = panels[0].get_legend_handles_labels()
-    legend(figure, handles=handles, labels=texts, loc="outside lower left", ncols=columns)
+    legend(figure, panels[0], loc="outside lower left", ncols=columns)
     return figure
 
 
-def _legend(labels: Sequence[str]) -> tuple[int, int]:
-    """How many columns the legend has, and how many lines."""
+def _figure(height: float, rows: Sequence[Row], labels: Sequence[str], dataset: str) -> tuple[Figure, int]:
+    """A figure with a title, and with room for a legend below panels of this ``height``; the legend's columns."""
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(len(labels), COLUMNS, LETTERS // (longest + HANDLE)))
-    return columns, int(np.ceil(sum(label.count("\n") + 1 for label in labels) / columns))
+    lines = int(np.ceil(sum(label.count("\n") + 1 for label in labels) / columns))
+    figure = Figure(figsize=(WIDTH, height + LINE * lines), layout="constrained")
+    several = f"; {SEVERAL}" if any(len(row.curves) > 1 for row in rows) else ""
+    title(figure, f"test accuracy on {dataset}{several}")
+    return figure, columns
 
 
 def _finish(axes: Any, label: str) -> None:
@@ -181,31 +179,27 @@ def _finish(axes: Any, label: str) -> None:
 def _label(row: Row) -> str:
     count = len(row.curves)
     seeds = " (no curve)" if not count else f" ({count} seeds)" if count > 1 else ""
-    return plain(textwrap.fill(row.name + seeds, FOLDED, break_long_words=True))
+    return _folded(row.name + seeds)
+
+
+def _folded(name: str) -> str:
+    return plain(textwrap.fill(name, FOLDED))
 
 
 def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None:
-    style = {"color": EIGHT[i % len(EIGHT)], "ls": DASHES[i // len(EIGHT) % len(DASHES)], "label": label}
+    color, dashes = look(i)
     if not row.curves:
-        axes.plot([], [], **style)
+        axes.plot([], [], color=color, ls=dashes, label=label)
         return
-    over_seeds = band(row.curves, key)
-    axes.plot(
-        over_seeds.x,
-        over_seeds.mean,
-        lw=1.5 if count <= FEW else 1.1,
-        marker=MARKERS[i % len(MARKERS)],
-        ms=5,
-        markevery=_marked(len(over_seeds.x), i),
-        zorder=3 + 1 / (i + 1),
-        **style,
-    )
-    if over_seeds.deviation is not None:
-        low, high = over_seeds.mean - over_seeds.deviation, over_seeds.mean + over_seeds.deviation
-        if len(over_seeds.x) == 1:
-            axes.vlines(over_seeds.x, low, high, color=style["color"], lw=1.5)
+    seeds, (width, alpha) = band(row.curves, key), (1.5, 0.18) if count <= FEW else (1.1, 0.08)
+    points = {"marker": MARKERS[i % len(MARKERS)], "ms": 5, "markevery": _marked(len(seeds.x), i)}
+    axes.plot(seeds.x, seeds.mean, color=color, ls=dashes, lw=width, label=label, zorder=3 + 1 / (i + 1), **points)
+    if seeds.deviation is not None:
+        low, high = seeds.mean - seeds.deviation, seeds.mean + seeds.deviation
+        if len(seeds.x) == 1:
+            axes.vlines(seeds.x, low, high, color=color, lw=1.5)
         else:
-            axes.fill_between(over_seeds.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
+            axes.fill_between(seeds.x, low, high, color=color, alpha=alpha, lw=0)
 
 
 def _marked(points: int, i: int) -> list[int]:

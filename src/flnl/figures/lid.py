@@ -71,8 +71,7 @@ def draw(record: RunRecord) -> Figure | None:
         for axes in column:
             bare(axes)
     grid[0, 0].set_ylabel("clients")
-    handles = [h for axes in grid[:, 0] for h in axes.get_legend_handles_labels()[0]]
-    legend(figure, handles=handles, loc="outside lower center", ncols=4)
+    legend(figure, *grid[:, 0], loc="outside lower center", ncols=4)
     if noise is not None:
         grid[1, 0].set_ylabel("true noise level, labels as given")
         grid[1, 0].yaxis.set_major_formatter(PercentFormatter(1))
@@ -89,16 +88,9 @@ def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> N
         axes.hist(values, edges, color=GREY, ec="white", lw=0.5, label="clients")
     else:
         noisy = noise[finite] > 0
-        axes.hist(
-            [values[~noisy], values[noisy]],
-            edges,
-            stacked=True,
-            color=[CLEAN, WRONG],
-            alpha=0.6,
-            ec="white",
-            lw=0.5,
-            label=["clean clients", "noisy clients"],
-        )
+        style: dict[str, Any] = {"color": [CLEAN, WRONG], "alpha": 0.6, "ec": "white", "lw": 0.5}
+        names = ["clean clients", "noisy clients"]
+        axes.hist([values[~noisy], values[noisy]], edges, stacked=True, label=names, **style)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     mixture = row["mixture"]
     if None in mixture or min(mixture[2:4]) <= 0:

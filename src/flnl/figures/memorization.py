@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figures.accuracy import stages
+from flnl.figures.accuracy import borders
 from flnl.figures.rows import Row, column
-from flnl.figures.style import CLEAN, GREY, ORANGE, WRONG, bare, legend, title
+from flnl.figures.style import CLEAN, ORANGE, WRONG, bare, legend, title
 from flnl.record.run import RunRecord
 
 PANELS = {
@@ -39,20 +39,13 @@ def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, heading: str) -
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     title(figure, f"{record.title}: {heading}")
     rounds = column(rows, "round")
+    marker = "." if len(rounds) <= 40 else None
     for axes, (kind, shown) in zip(figure.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
         for name, (color, label) in shown.items():
             shares = column(rows, f"{prefix}_{name}")
             there = np.isfinite(shares)  # undefined in rounds whose clients are all clean
-            axes.plot(
-                rounds[there],
-                shares[there],
-                color=color,
-                lw=1.5,
-                marker="." if len(rounds) <= 40 else None,
-                label=label,
-            )
-        for _, start, _ in stages(record, "round")[1:]:
-            axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
+            axes.plot(rounds[there], shares[there], color=color, lw=1.5, marker=marker, label=label)
+        borders(axes, record)
         axes.set_title(kind)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
@@ -60,6 +53,5 @@ def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, heading: str) -
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         bare(axes)
     figure.axes[0].set_ylabel("share of the samples")
-    handles, labels = figure.axes[1].get_legend_handles_labels()  # those of the first panel, too
-    legend(figure, handles=handles, labels=labels, loc="outside lower center", ncols=len(labels))
+    legend(figure, figure.axes[1], loc="outside lower center")  # it has the labels of the first panel, too
     return figure

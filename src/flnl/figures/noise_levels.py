@@ -49,14 +49,7 @@ def draw(record: RunRecord) -> Figure | None:
     if counted:
         grid[1, 0].set_ylabel("samples of clients\ntaken for noisy")
         grid[1, 0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    legends = [axes.get_legend_handles_labels() for axes in grid[:, -1]]
-    legend(
-        figure,
-        handles=[h for handles, _ in legends for h in handles],
-        labels=[text for _, labels in legends for text in labels],
-        loc="outside lower center",
-        ncols=4,
-    )
+    legend(figure, *grid[:, -1], loc="outside lower center", ncols=4)
     return figure
 
 
@@ -64,9 +57,8 @@ def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
     clients, x = row["clients"], np.arange(len(order))
     marked = len(order) < MANY
     if given is not None:
-        axes.plot(
-            x, given[order], color=GREY, ls="", marker="_", ms=8 if marked else 4, mew=1.6, label="true, as given"
-        )
+        size = 8 if marked else 4
+        axes.plot(x, given[order], color=GREY, ls="", marker="_", ms=size, mew=1.6, label="true, as given")
     if {"true_noise_before", "true_noise_after"} <= clients.keys():
         before, after = (numbers(clients[f"true_noise_{when}"])[order] for when in ("before", "after"))
         axes.vlines(x, before, after, color=GREY, lw=1, zorder=0)

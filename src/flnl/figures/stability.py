@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figures.accuracy import stages
+from flnl.figures.accuracy import borders
 from flnl.figures.rows import column
-from flnl.figures.style import CLEAN, GREY, ORANGE, bare, title
+from flnl.figures.style import CLEAN, ORANGE, bare, title
 from flnl.record.run import RunRecord
 
 
@@ -27,8 +27,7 @@ def draw(record: RunRecord) -> Figure | None:
     below.set_xlabel("round")
     below.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     for axes in (above, below):
-        for _, start, _ in stages(record, "round")[1:]:
-            axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
+        borders(axes, record)
         bare(axes)
         axes.tick_params(which="minor", labelsize=6)
     return figure

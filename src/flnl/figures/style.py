@@ -30,6 +30,11 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def look(place: int) -> tuple[str, str]:
+    """Colour and dash pattern of the line at ``place``."""
+    return EIGHT[place % len(EIGHT)], DASHES[place // len(EIGHT) % len(DASHES)]
+
+
 NAMED, NAME_LETTERS, AXIS_LETTERS = 30, 24, 70
 """Maximum number of clients whose names are shown, of letters of one, and of all of them side by side."""
 
@@ -75,6 +80,10 @@ def title(figure: Any, text: str) -> None:
     figure.suptitle(plain(lines), x=0.01, ha="left", fontsize=11, color=INK)
 
 
-def legend(axes: Any, **more: Any) -> None:
-    """Add a legend without a frame."""
+def legend(axes: Any, *of: Any, **more: Any) -> None:
+    """Add a legend without a frame; of a figure with several panels, of what is labelled in the panels ``of``."""
+    if of:
+        shown = (pair for one in of for pair in zip(*one.get_legend_handles_labels(), strict=True))
+        handles, labels = zip(*shown, strict=True)
+        more = {"handles": handles, "labels": labels, "ncols": len(labels), **more}
     axes.legend(fontsize=8, frameon=False, **more)

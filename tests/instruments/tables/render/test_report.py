@@ -18,6 +18,7 @@ import pytest
 
 from flnl.core.errors import UserError
 from flnl.figures.curves import Curve
+from flnl.figures.style import look
 from flnl.instruments.tables import render as package
 from flnl.instruments.tables.render import drawings, render
 from flnl.instruments.tables.results import Filled
@@ -300,10 +301,10 @@ def test_a_line_is_the_mean_over_seeds_in_percent() -> None:
     np.testing.assert_allclose(np.asarray(several.get_ydata()), [20, 40])
     assert len(axes.collections) == 1, "one seed has no band"
     assert [(line.get_color(), line.get_linestyle()) for line in (several, single)] == [
-        drawings.look(0),
-        drawings.look(9),
+        look(0),
+        look(9),
     ]
-    assert len({drawings.look(place) for place in range(32)}) == 32
+    assert len({look(place) for place in range(32)}) == 32
 
 
 def test_a_long_curve_keeps_its_ends() -> None:

@@ -23,7 +23,7 @@ from PIL import Image
 
 from flnl.figures.curves import Curve, band
 from flnl.figures.drawing import FIGURES
-from flnl.figures.style import DASHES, EIGHT, GREY, INK, bare
+from flnl.figures.style import EIGHT, GREY, INK, bare, look
 from flnl.record.run import RunRecord
 
 PANEL = (3.1, 2.1)
@@ -74,11 +74,6 @@ def curves(rows: Mapping[int, Sequence[Curve]], limits: tuple[float, float], fur
     for spine in axes.spines.values():
         spine.set_color(INK)
     return figure
-
-
-def look(place: int) -> tuple[str, str]:
-    """Colour and dash pattern of the row at ``place``."""
-    return EIGHT[place % len(EIGHT)], DASHES[place // len(EIGHT) % len(DASHES)]
 
 
 def svg(figure: Figure) -> str:

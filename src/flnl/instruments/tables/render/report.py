@@ -14,9 +14,10 @@ from markupsafe import Markup
 
 from flnl.console.templates import template
 from flnl.console.words import counted
+from flnl.core.together import together
 from flnl.figures.curves import Curve
 from flnl.figures.drawing import FIGURES
-from flnl.figures.style import DASHES, EIGHT
+from flnl.figures.style import DASHES, EIGHT, look
 from flnl.instruments.compare import diagram
 from flnl.instruments.compare.runs import shown
 from flnl.instruments.tables.render import drawings, phrases
@@ -146,7 +147,7 @@ class Shown:
         """The legend of the panels: each row's label, the number of its colour, its dashes (``stroke-dasharray``)."""
         entries = []
         for row, place in self._places.items():
-            colour, dashes = drawings.look(place)
+            colour, dashes = look(place)
             pattern = dict(zip(DASHES, ("", "5 2", "1.5 2", "6 2 1.5 2"), strict=True))[dashes]
             entries.append((self.filled.table.rows[row].label, EIGHT.index(colour), pattern))
         return entries
