@@ -31,9 +31,10 @@ def show(overrides: Sequence[str], matrices: Path | None = None) -> Path:
     from flnl.config.check import check_config
     from flnl.console.terminal import print_line
     from flnl.data.federation.build import from_config
+    from flnl.figures.curves import encoded
     from flnl.instruments.card.card import card, markdown, tables
     from flnl.instruments.card.card import matrices as confusions
-    from flnl.instruments.card.figure import encoded
+    from flnl.instruments.card.figure import draw
     from flnl.storage.output_file import check_folder, save_output, write_output
 
     cfg = compose.load(overrides)
@@ -52,7 +53,7 @@ def show(overrides: Sequence[str], matrices: Path | None = None) -> Path:
     files = {
         "card.json": (json.dumps(contents) + "\n").encode(),
         "card.md": markdown(contents).encode(errors="backslashreplace"),
-        FIGURE: encoded(federation),
+        FIGURE: encoded(draw(federation), ".png"),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,9 @@
 In the panels on the left, each client has the same column, so it can be followed from top to bottom.
 """
 
-import io
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -15,13 +13,6 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from flnl.data.federation.build import Federation
 from flnl.figures.style import CLEAN, INK, MANY, WRONG, bare, client_axis, plain
 from flnl.instruments.card.card import class_counts, transition, wrong_shares
-
-
-def encoded(federation: Federation) -> bytes:
-    """The figure as the content of a PNG file."""
-    content = io.BytesIO()
-    FigureCanvasAgg(draw(federation)).print_figure(content, dpi=150, format="png")
-    return content.getvalue()
 
 
 def draw(federation: Federation) -> Figure:
@@ -35,8 +26,7 @@ def draw(federation: Federation) -> Figure:
         _sizes(sizes, federation)
         _clients(sizes, federation)
         return figure
-    halves: Any = figure.subfigures(1, 2, width_ratios=(1.75, 1))
-    left, right = halves
+    left, right = cast(Any, figure.subfigures(1, 2, width_ratios=(1.75, 1)))
     counts, sizes, noise = left.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     _counts(counts, federation)
     _sizes(sizes, federation)
@@ -70,9 +60,8 @@ def _counts(axes: Any, federation: Federation) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     if counts.size <= 300 and counts.shape[1] <= 20:
         for (c, k), n in np.ndenumerate(counts):
-            axes.text(
-                k, c, n or "", ha="center", va="center", fontsize=7, color="white" if n > counts.max() / 2 else INK
-            )
+            color = "white" if n > counts.max() / 2 else INK
+            axes.text(k, c, n or "", ha="center", va="center", fontsize=7, color=color)
     bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
     bar.set_label("samples", color=INK)
     bar.locator = MaxNLocator(nbins=6, integer=True)
@@ -114,9 +103,8 @@ def _transition(axes: Any, federation: Federation) -> None:
             text = f"{100 * p:.0f}" if p >= 0.005 else ("" if p == 0 else "·")
             axes.text(j, i, text, ha="center", va="center", fontsize=7, color="white" if p > 0.4 else INK)
     else:
-        axes.figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, format=PercentFormatter(1)).outline.set_visible(
-            False
-        )
+        bar = axes.figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, format=PercentFormatter(1))
+        bar.outline.set_visible(False)
     _classes(axes.yaxis, federation)
     _classes(axes.xaxis, federation)
     if few and max(map(len, federation.dataset.classes)) > 3:
