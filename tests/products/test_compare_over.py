@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.figures import over
-from flnl.figures.over import Point, Swept
-from flnl.instruments.compare.over import swept
+from flnl.instruments.compare import over
+from flnl.instruments.compare.over import Point, Swept, swept
 from flnl.instruments.compare.runs import find, grouped
 from flnl.instruments.compare.table import measured
 from tests.products.conftest import Commands

@@ -241,12 +241,11 @@ def draw(named: Sequence[tuple[str, Sequence[tuple[str, Sequence[Path]]]]], data
 
 def draw_over(rows: Sequence[Row], key: str, measure: str, file: Path) -> None:
     """Draw a measure of the rows over a key."""
-    from flnl.figures import over
-    from flnl.instruments.compare.over import swept
+    from flnl.instruments.compare import over
 
     column = measured(measure, rows)
     heading = f"accuracy ({measure}), %" if column.accuracy else column.heading
-    _save(over.draw(swept(rows, key, column), key, heading), "--figure", file)
+    _save(over.draw(over.swept(rows, key, column), key, heading), "--figure", file)
 
 
 def draw_ranks(table: Crossed, file: Path) -> None:
