@@ -15,9 +15,8 @@ from flnl.core.errors import UserError
 from flnl.instruments.tune.markdown import markdown
 from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import score
-from flnl.instruments.tune.search import optuna_search
 from flnl.instruments.tune.shown import show
-from flnl.instruments.tune.space import Choices, Interval, Space
+from flnl.instruments.tune.space import Choices, Interval, Space, optuna_search
 from flnl.record.run import RunRecord
 from flnl.record.trace import Drawn, Origin, Trace
 from flnl.record.tuned import Question, Reported, Study, Trial, Tuned, Values

@@ -1,10 +1,10 @@
-"""The space that is searched: axes of values or intervals, in Hydra's syntax for sweeps."""
+"""The space that is searched: axes of values or intervals, in Hydra's syntax for sweeps; and the search by Optuna."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from hydra.errors import HydraException
 
 from flnl.config import explain
 from flnl.config.override_text import key_of, value_of, without
+from flnl.console.extras import install
 from flnl.core.errors import UserError
-from flnl.record.tuned import Values, overrides_of
+from flnl.record.tuned import Trial, Values, overrides_of
 
 if TYPE_CHECKING:
     import optuna
@@ -117,6 +118,39 @@ class Space:
             else:
                 values[axis.key] = axis.written(trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log))
         return values
+
+
+Evaluate = Callable[[Sequence[Values]], list[Trial]]
+"""Runs some combinations of values under every seed."""
+
+
+def optuna_search(space: Space, evaluate: Evaluate, trials: int) -> list[Trial]:
+    """``trials`` combinations that a tree-structured Parzen estimator suggests, one after another.
+
+    Its seed is fixed, so that a search that was stopped asks for the same combinations again, whose runs are there.
+
+    Raises:
+        UserError: if Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise UserError(f"--trials searches with Optuna: {install('hpo')}") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+    tried: dict[tuple[tuple[str, str], ...], Trial] = {}
+    for _ in range(trials):
+        asked = study.ask()
+        values = space.suggested(asked)
+        name = tuple(values.items())
+        if name not in tried:
+            (tried[name],) = evaluate([values])
+        mean = tried[name].mean
+        if mean is None:
+            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(asked, mean)
+    return list(tried.values())
 
 
 def _axis(override: Override) -> Choices | Interval:
