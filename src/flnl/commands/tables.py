@@ -24,7 +24,7 @@ from flnl.console.terminal import duration, print_line
 from flnl.core.errors import UserError
 from flnl.instruments.tables import load
 from flnl.instruments.tables.cost import Estimate, estimate
-from flnl.instruments.tables.plan import Count, Plan, can_run, wanted
+from flnl.instruments.tables.plan import Count, Plan, wanted
 from flnl.instruments.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS, TUNE, VERBS, Request, parse
 from flnl.instruments.tables.run_record import RUNS
 from flnl.instruments.tables.table import Table
@@ -123,7 +123,7 @@ def print_outline(request: Request) -> None:
     scaling, total = request.scaling, Counter[str]()
     for table in request.tables:
         here = scaling.for_table(table)
-        cells = [can_run(here, row, column) for row in table.rows for column in table.columns]
+        cells = [here.can_run(row, column) for row in table.rows for column in table.columns]
         total.update(possible=sum(cells), cells=len(cells))
         print(f"{table.name:<11} {sum(cells)} of {len(cells)} cells can run")
     runs = len(set(wanted(request.tables, scaling, request.seeds)))

@@ -68,17 +68,12 @@ class Place:
     same_data: bool = True  # whether the runs have the data set that the table says
 
 
-def can_run(scaling: Scaling, row: Row, column: Column) -> bool:
-    """Whether a cell has runs at a scale of its table."""
-    return row.missing is None and column.missing is None and scaling.not_available(row, column) is None
-
-
 def wanted(tables: Sequence[Table], scaling: Scaling, seeds: int | None) -> Iterator[tuple[str, ...]]:
     """The overrides of every run of ``tables``, some of them several times; no configuration is composed for them."""
     for table in tables:
         here = scaling.for_table(table)
         for row, column in product(table.rows, table.columns):
-            if can_run(here, row, column):
+            if here.can_run(row, column):
                 overrides = here.resolve(row, column)
                 yield from ((*overrides, f"seed={seed}") for seed in here.of(table, seeds).seeds)
 
@@ -196,7 +191,7 @@ class Plan:
             scaling = self.scaling.for_table(table)
             for row, column in product(table.rows, table.columns):
                 recorded = [override for override in cell_overrides(row, column) if override in RECORDED]
-                if not recorded or row.own or row.missing or column.missing or scaling.not_available(row, column):
+                if not recorded or row.own or not scaling.can_run(row, column):
                     continue
                 try:
                     for seed in scaling.of(table, self.seeds).seeds:

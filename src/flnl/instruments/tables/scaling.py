@@ -116,6 +116,10 @@ class Scaling:
             pattern for pattern in self.unavailable if not any(fnmatchcase(one, pattern) for one in overrides)
         ]
 
+    def can_run(self, row: Row, column: Column) -> bool:
+        """Whether a cell has runs at this scale of its table."""
+        return row.missing is None and column.missing is None and self.not_available(row, column) is None
+
     def not_available(self, row: Row, column: Column) -> str | None:
         """Why the cell is unavailable at this scale; None if it is available."""
         for override in cell_overrides(row, column):

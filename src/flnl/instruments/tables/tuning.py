@@ -47,12 +47,7 @@ class Tuning:
 
     @classmethod
     def of(cls, table: Table, scaling: Scaling, options: Mapping[str, Sequence[str]]) -> Tuning:
-        """The tuning that the command's options describe.
-
-        Args:
-            table: with the column to tune in alone, and the rows to tune.
-            scaling: the scale.
-            options: the values of each option of ``flnl tables tune``, as they were written.
+        """The tuning of the rows of ``table`` in its one column that the command's options describe, as written.
 
         Raises:
             UserError: for more than one column or one that cannot run, and for an option of a wrong value.
@@ -70,8 +65,8 @@ class Tuning:
         seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
         if shared := {*seeds} & {*scaling.of(table).seeds}:
             raise UserError(f"seed {min(shared)} is one of {table.name}'s: a choice under it would favour its results")
-        margin = None if last["margin"] == "none" else _share(last["margin"], "margin", f"{MARGIN}, or none")
-        share = _share(last["share"], "share", "share between 0 and 1")
+        margin = None if last["margin"] == "none" else share_of(last["margin"], f"{MARGIN}, or none", "margin=")
+        share = share_of(last["share"], "share between 0 and 1", "share=")
         return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, margin, share)
 
     @property
@@ -93,11 +88,7 @@ class Tuning:
         return spaces
 
     def run(self, launching: Sequence[str], command: Sequence[str]) -> Tuned:
-        """Try every combination for each method.
-
-        Args:
-            launching: overrides of how runs are launched.
-            command: the command, for readers of the file.
+        """Try every combination for each method; the ``command`` is for readers of the file.
 
         Raises:
             UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
@@ -143,9 +134,7 @@ class Tuning:
 
     def _rows(self) -> Iterator[Row]:
         """The rows that are methods and can run."""
-        for row in self.table.rows:
-            if row.method and row.missing is None and self.scaling.not_available(row, self.column) is None:
-                yield row
+        return (row for row in self.table.rows if row.method and self.scaling.can_run(row, self.column))
 
     @property
     def _axes(self) -> Space:
@@ -177,10 +166,3 @@ class Tuning:
     def _held(self) -> list[str]:
         """The override that holds samples out; none if the measure needs none."""
         return [f"{HELD_OUT}={self.share}"] if self.measure == VALIDATION else []
-
-
-def _share(written: str, option: str, what: str) -> float:
-    try:
-        return share_of(written, what)
-    except UserError as error:
-        raise UserError(f"{option}={error}") from None

@@ -50,20 +50,16 @@ def score(folder: Path, measure: str) -> float | None:
     return fmean(row["validation_accuracy"] for row in evaluations) if evaluations else None
 
 
-def share_of(written: str, what: str) -> float:
-    """A number above 0 and below 1, from the text that a user gave.
-
-    Args:
-        written: the text.
-        what: what it should be, for the message.
+def share_of(written: str, what: str, option: str = "") -> float:
+    """A number above 0 and below 1, from the text that a user gave for an ``option`` such as ``margin=``.
 
     Raises:
-        UserError: if it is no such number.
+        UserError: if it is no such number; ``what`` says what it should be.
     """
     try:
         share = float(written)
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise UserError(f"{written} is no {what}")
+        raise UserError(f"{option}{written} is no {what}")
     return share
