@@ -36,9 +36,8 @@ from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
-from flnl.instruments.benchmark.claims import claims, drawn
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
-from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES
+from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, claims, drawn
 from flnl.instruments.tune.space import Space
 from flnl.storage.output_file import check_folder, save_output
 

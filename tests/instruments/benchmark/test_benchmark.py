@@ -21,9 +21,8 @@ from flnl.config import compose
 from flnl.config.pinning import X86
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
-from flnl.instruments.benchmark.claims import Claim, claims, drawn
 from flnl.instruments.benchmark.definition import Benchmark, Task
-from flnl.instruments.benchmark.entries import CEILING, SCORES, Score
+from flnl.instruments.benchmark.entries import CEILING, SCORES, Claim, Score, claims, drawn
 from flnl.instruments.benchmark.page import Page
 from flnl.instruments.benchmark.standing import Standing
 from flnl.record.trace import Drawn, Origin, Trace

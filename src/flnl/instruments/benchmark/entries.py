@@ -1,9 +1,10 @@
-"""Entries: a folder for each method, with what chose its learning rate and its scores."""
+"""Entries: a folder for each method, with what chose its learning rate and its scores, and the runs behind them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +13,9 @@ from statistics import fmean, median
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark.definition import Benchmark, Task
+from flnl.instruments.tune.runs import final
 from flnl.record.trace import Trace
-from flnl.record.tuned import Study, Tuned
+from flnl.record.tuned import Reported, Study, Trial, Tuned, overrides_of
 
 RESULTS = CONF.parent / "results" / "benchmark"
 SCORES = "scores.json"
@@ -75,27 +77,80 @@ class Entry:
         """By experiment."""
         return {study.each["experiment"]: study for study in self.tuned.studies}
 
-    def score(self, benchmark: Benchmark, task: Task) -> Score | None:
-        """Its score in a task; None if a seed lacks one."""
+    def reported(self, task: Task) -> tuple[Study, Trial, Reported] | None:
+        """Its study of a task, what it chose, and what that gave; None without a result."""
         study = self.studies.get(task.ceiling if self.name == CEILING else task.override)
         if study is None or study.chosen is None or study.reported is None:
             return None
-        held = study.reported.scores[MEASURE]
+        return study, study.chosen, study.reported
+
+    def score(self, benchmark: Benchmark, task: Task) -> Score | None:
+        """Its score in a task; None if a seed lacks one."""
+        if (found := self.reported(task)) is None:
+            return None
+        _, chosen, reported = found
+        held = reported.scores[MEASURE]
         accuracy = {seed: 100 * value for seed in benchmark.seeds if (value := held.get(seed)) is not None}
         if len(accuracy) < len(benchmark.seeds):
             return None
-        rate = ", ".join(f"{key}={value}" for key, value in study.chosen.values.items())
-        return Score(accuracy, rate, study.reported.traces)
+        return Score(accuracy, ", ".join(overrides_of(chosen.values)), reported.traces)
 
     def searched(self, benchmark: Benchmark) -> bool:
         """Whether more than the rate was chosen, by ruleset B."""
         return any({*trial.values} != {benchmark.rate} for study in self.tuned.studies for trial in study.trials)
 
     @property
+    def traces(self) -> list[Trace]:
+        """Those of all results."""
+        return [trace for study in self.tuned.studies if study.reported for trace in study.reported.traces.values()]
+
+    @property
     def given(self) -> list[str]:
         """What the method had besides its clients' data."""
-        traces = [t for study in self.studies.values() if study.reported for t in study.reported.traces.values()]
-        return sorted({name for trace in traces for name in trace.given})
+        return sorted({name for trace in self.traces for name in trace.given})
+
+    def claims(self, benchmark: Benchmark, task: Task) -> Iterator[Claim]:
+        """The runs of its score in a task that are on record."""
+        if (found := self.reported(task)) is None:
+            return
+        study, _, reported = found
+        for seed in benchmark.seeds:
+            if (trace := reported.traces.get(seed)) is not None:
+                executor = (trace.origins[-1].executor or {}).get("name", "sequential")
+                overrides = [*final(study.overrides, self.tuned.measure), f"seed={seed}", f"executor={executor}"]
+                yield Claim(self.name, task.name, seed, [*overrides, "reproducible=true"], trace)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run that a score rests on, as it can be made again: overrides, and the numbers that they must give."""
+
+    entry: str
+    task: str
+    seed: int
+    overrides: Sequence[str]
+    trace: Trace
+
+    def __str__(self) -> str:
+        return f"{self.entry}, {self.task}, seed {self.seed}"
+
+    def differences(self, metrics: Mapping[str, object]) -> Iterator[str]:
+        """Each of its numbers that is another one in ``metrics``, in words."""
+        for name, value in self.trace.metrics.items():
+            now = metrics.get(name)
+            if now != value:
+                yield f"{name}: {value!r} then, {now!r} now"
+
+
+def claims(benchmark: Benchmark, entered: Sequence[Entry], tasks: Sequence[Task]) -> list[Claim]:
+    """Every run of these entries in these tasks that is on record; withdrawn entries claim nothing."""
+    standing = [entry for entry in entered if entry.withdrawn is None]
+    return [claim for entry in standing for task in tasks for claim in entry.claims(benchmark, task)]
+
+
+def drawn(those: Sequence[Claim], word: str) -> Claim:
+    """One of them, which the ``word`` draws: the same one wherever the list is the same."""
+    return those[int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little") % len(those)]
 
 
 def folder_of(benchmark: Benchmark, name: str, results: Path = RESULTS) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flnl.config.folders import CONF
 from flnl.console.markdown import grid, literal
@@ -135,25 +135,22 @@ class Page:
             rows.append(["", self._named(name), "", ""])
         for name, row in zip(order, rows, strict=True):
             row += [_spread(self.scores[name].get(task.name)) for task in self.noisy]
-            row += [self._harm(name) for _ in self._clean]
+            row += ["" if name == CEILING else self._difference(name, self._clean) for _ in self._clean]
         accuracies = [task.name for task in self.noisy]
         heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *("harm" for _ in self._clean)]
         return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
 
     def _beside_fedavg(self, standing: Standing, name: str) -> str:
         """The difference of means over the noisy tasks, bold if the test tells the two apart."""
-        base = self.scores.get(FEDAVG, {})
-        if name == FEDAVG or any(task.name not in base for task in self.noisy):
-            return ""
-        points = _signed(fmean(self.scores[name][task.name].mean - base[task.name].mean for task in self.noisy))
+        points = "" if name == FEDAVG else self._difference(name, self.noisy)
         apart = standing.better_with(FEDAVG)
-        return f"**{points}**" if (name, FEDAVG) in apart or (FEDAVG, name) in apart else points
+        return f"**{points}**" if points and {(name, FEDAVG), (FEDAVG, name)} & apart.keys() else points
 
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
         rows = []
         for name in (*self.standing.mean_ranks, *self.standing_searched.mean_ranks):
-            cells = [("" if (x := self.cost(name, cost)) is None else f"{x:.2f}") for cost in COSTS.values()]
+            cells = ["" if (x := self.cost(name, cost)) is None else f"{x:.2f}" for cost in COSTS.values()]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
         return grid(["entry", *COSTS, "given"], rows, f"l{'r' * len(COSTS)}l")
 
@@ -172,9 +169,9 @@ class Page:
     def _admission(self, task: Task) -> str:
         """What FedAvg can win in a noisy task, and what it loses there by learning wrong labels by heart."""
         ceiling, fedavg = (self.scores.get(name, {}).get(task.name) for name in (CEILING, FEDAVG))
-        said: list[str] = []
         if fedavg is None or task.clean:
             return ""
+        said = []
         if ceiling is not None:
             won = median(ceiling.accuracy.values()) - median(fedavg.accuracy.values())
             said.append(f"With right labels FedAvg is {won:.1f} points higher (medians over seeds).")
@@ -221,16 +218,9 @@ class Page:
         if (ceiling := self.scores.get(CEILING)) and all(task.name in ceiling for task in self.noisy):
             level = fmean(median(ceiling[task.name].accuracy.values()) for task in self.noisy)
             axes.axhline(level, color=INK, lw=0.8, ls="--")
-            axes.annotate(
-                "FedAvg on right labels, median over seeds",
-                (1, level),
-                (-4, 3),
-                textcoords="offset points",
-                fontsize=7,
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                color=INK,
-            )
+            text, at = "FedAvg on right labels, median over seeds", ("axes fraction", "data")
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": "right", "color": INK}
+            axes.annotate(text, (1, level), (-4, 3), xycoords=at, **style)
         axes.set_xlabel("processor time, times FedAvg's")
         axes.set_ylabel("mean accuracy over the noisy tasks, %")
         bare(axes)
@@ -242,28 +232,27 @@ class Page:
     def cost(self, name: str, cost: str) -> float | None:
         """Times FedAvg's (forward passes: its training passes), mean over the noisy tasks; None if one lacks it."""
         ratios = []
-        for task in self.noisy:
-            own, base = (self.scores.get(one, {}).get(task.name) for one in (name, FEDAVG))
-            if own is None or base is None:
-                return None
+        for own, base in self._beside(name, self.noisy):
             mine, theirs = own.cost(cost), base.cost(COSTS["passes"] if cost == COSTS["forward"] else cost)
             if mine is None or not theirs:
                 return None
             ratios.append(mine / theirs)
         return fmean(ratios) if ratios else None
 
+    def _beside(self, name: str, tasks: Sequence[Task]) -> list[tuple[Score, Score]]:
+        """Its scores in ``tasks`` and FedAvg's; empty if either lacks one."""
+        own, base = (self.scores.get(one, {}) for one in (name, FEDAVG))
+        names = [task.name for task in tasks]
+        return [(own[one], base[one]) for one in names] if {*names} <= own.keys() & base.keys() else []
+
+    def _difference(self, name: str, tasks: Sequence[Task]) -> str:
+        """The difference of its and FedAvg's means over ``tasks``; empty if either lacks a score."""
+        both = self._beside(name, tasks)
+        return _signed(fmean(own.mean - base.mean for own, base in both)) if both else ""
+
     @property
     def _clean(self) -> list[Task]:
         return [task for task in self.benchmark.tasks.values() if task.clean and self._has(task)]
-
-    def _harm(self, name: str) -> str:
-        found = []
-        for task in self._clean:
-            own, base = (self.scores.get(one, {}).get(task.name) for one in (name, FEDAVG))
-            if own is None or base is None or name == CEILING:
-                return ""
-            found.append(own.mean - base.mean)
-        return _signed(fmean(found))
 
     def _has(self, task: Task) -> bool:
         return any(task.name in of for of in self.scores.values())
@@ -287,14 +276,8 @@ class Page:
         return Path(os.path.relpath(file, self.folder)).as_posix()
 
     def _machines(self) -> list[str]:
-        traces = (
-            trace
-            for entry in self.entries
-            for study in entry.tuned.studies
-            if study.reported is not None
-            for trace in study.reported.traces.values()
-        )
-        return sorted({origin.machine for trace in traces for origin in trace.origins if origin.machine})
+        origins = (origin for entry in self.entries for trace in entry.traces for origin in trace.origins)
+        return sorted({origin.machine for origin in origins if origin.machine})
 
 
 def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
