@@ -12,25 +12,9 @@ from flnl.instruments.tables.results import Filled
 from flnl.storage.spreadsheet import csv_text
 
 FIELDS = (
-    "table",
-    "row",
-    "column",
-    "paper_column",
-    "scale",
-    "metric",
-    "unit",
-    "over",
-    "ours",
-    "ours_std",
-    "seeds",
-    "paper",
-    "paper_std",
-    "difference",
-    "state",
-    "note",
-    "records",
-    "folders",
-    "commands",
+    *("table", "row", "column", "paper_column", "scale", "metric", "unit", "over"),
+    *("ours", "ours_std", "seeds", "paper", "paper_std", "difference", "state", "note"),
+    *("records", "folders", "commands"),
 )
 
 
