@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.core.together import together
 from flnl.instruments.tables.identity import Identities, Identity
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
@@ -22,9 +23,8 @@ NO_CONSTANTS = ("method.name", "method.like")
 
 Settings = Mapping[str, Any]
 Difference = tuple[tuple[str, ...], tuple[str, ...]]  # values here, and values in the paper's setting
-Rows = Mapping[
-    str, Sequence[tuple[Identity, Identity | None]]
-]  # by label: the cells' runs, here and in the paper's setting
+Rows = Mapping[str, Sequence[tuple[Identity, Identity | None]]]
+"""By label: the cells' runs, here and in the paper's setting."""
 
 
 def noted(plan: Plan) -> list[Filled]:
@@ -111,11 +111,9 @@ def constants(rows: Rows) -> list[str]:
         return []
     first, *others = changes.values()
     shared = {key: values for key, values in first.items() if all(other.get(key) == values for other in others)}
-    groups: dict[str, list[str]] = {}
-    for label, values in changes.items():
-        if text := _listed({key: value for key, value in values.items() if key not in shared}):
-            groups.setdefault(text, []).append(label)
+    own = {label: {k: value for k, value in values.items() if k not in shared} for label, values in changes.items()}
     parts = [f"in every row {_listed(shared)}"] if shared else []
+    groups = together((_listed(values), label) for label, values in own.items() if values)
     parts += [f"{', '.join(labels)}: {text}" for text, labels in groups.items()]
     return [f"Settings that differ, in brackets those of scale=paper: {'; '.join(parts)}."]
 
@@ -150,14 +148,10 @@ def passes(rows: Rows) -> list[str]:
     if len(set(of.values())) < 2:
         return []
     usual = Counter(of.values()).most_common(1)[0][0]
-    groups: dict[str, list[str]] = {}
-    for label, number in of.items():
-        if number != usual:
-            groups.setdefault(number, []).append(label)
+    groups = together((number, label) for label, number in of.items() if number != usual)
     others = "; ".join(f"{number} in {', '.join(labels)}" for number, labels in groups.items())
-    return [
-        f"By their budgets rows differ in how often local training goes over the data: {others}; {usual} in the others."
-    ]
+    head = "By their budgets rows differ in how often local training goes over the data"
+    return [f"{head}: {others}; {usual} in the others."]
 
 
 def _values(key: str, runs: Sequence[Identity]) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from flnl.config.registry import recorded_name
+from flnl.core.together import together
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
 from flnl.record.run import RunRecord
@@ -43,9 +44,8 @@ class Ended:
         return json.dumps([self.metrics, self.last], sort_keys=True) if self.last else ""
 
 
-Rows = Mapping[
-    str, Sequence[tuple[Ended, ...]]
-]  # by label: the finished runs of each rendered column, in the order of seeds
+Rows = Mapping[str, Sequence[tuple[Ended, ...]]]
+"""By label: the finished runs of each rendered column, in the order of seeds."""
 
 
 def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> Filled:
@@ -55,16 +55,8 @@ def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Plac
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
         for row, places in zip(filled.table.rows, layout, strict=True)
     }
-    notes = (
-        *filled.notes,
-        *endings(rows),
-        *alike(columns, rows),
-        *estimates(rows),
-        *given(rows),
-        *helped(rows),
-        *sources(rows),
-    )
-    return replace(filled, notes=notes, noise=realised_noise(rows))
+    seen = (*endings(rows), *alike(columns, rows), *estimates(rows), *given(rows), *helped(rows), *sources(rows))
+    return replace(filled, notes=(*filled.notes, *seen), noise=realised_noise(rows))
 
 
 def realised_noise(rows: Rows) -> tuple[str, ...]:
@@ -104,12 +96,8 @@ def alike(columns: Sequence[str], rows: Rows) -> list[str]:
     """The rows whose runs agree in every measurement: without a note, readers would suspect a mistake."""
     equal: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
     for j in range(len(columns)):
-        classes: dict[tuple[str, ...], list[str]] = {}
-        for label, cells in rows.items():
-            numbers = tuple(run.numbers for run in cells[j])
-            if numbers and all(numbers):
-                classes.setdefault(numbers, []).append(label)
-        for labels in classes.values():
+        numbers = {label: tuple(run.numbers for run in cells[j]) for label, cells in rows.items()}
+        for labels in together((of, label) for label, of in numbers.items() if of and all(of)).values():
             if len(labels) > 1:
                 equal.setdefault(tuple(labels), []).append(j)
     return [_agree(labels, where, columns, rows) for labels, where in equal.items()]
@@ -130,39 +118,41 @@ def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], 
 
 def estimates(rows: Rows) -> list[str]:
     """For rows that estimate client quality: the rank correlation of the estimates with the truth."""
-    spans: dict[str, list[str]] = {}
-    for label, cells in rows.items():
-        correlations = [number for run in _once(cells) if isinstance(number := run.metrics.get(CORRELATION), float)]
-        if correlations:
-            spans.setdefault(_span([f"{number:.2f}" for number in sorted(correlations)]).replace("-", "−"), []).append(
-                label
-            )
-    parts = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
+
+    def span(runs: Sequence[Ended]) -> list[str]:
+        numbers = sorted(number for run in runs if isinstance(number := run.metrics.get(CORRELATION), float))
+        return [_span([f"{number:.2f}" for number in numbers]).replace("-", "−")] if numbers else []
+
+    parts = [f"{text} in {labels}" for text, labels in _said(rows, span)]
     head = "Rank correlation of clients' estimated with their true quality, 0 by chance"
     return [f"{head}: {'; '.join(parts)}."] if parts else []
 
 
 def given(rows: Rows) -> list[str]:
     """The rows whose methods were given the noise rate, with its origin: other methods do not have it."""
-    labels: dict[str, list[str]] = {}
-    for label, cells in rows.items():
-        origins = {run.record.given_origin or "origin unknown" for run in _once(cells) if run.record.given}
-        for origin in sorted(origins):
-            labels.setdefault(origin, []).append(f"“{label}”")
-    parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
+
+    def origins(runs: Sequence[Ended]) -> list[str]:
+        return sorted({run.record.given_origin or "origin unknown" for run in runs if run.record.given})
+
+    parts = [f"{labels} ({origin})" for origin, labels in _said(rows, origins)]
     return [f"Given the noise rate, which a real federation does not know: {'; '.join(parts)}."] if parts else []
 
 
 def helped(rows: Rows) -> list[str]:
     """The rows whose methods were given clean samples, which the server of other methods does not use."""
-    numbers: dict[str, list[str]] = {}
-    for label, cells in rows.items():
-        for number in sorted({run.record.clean_samples for run in _once(cells)} - {0}):
-            numbers.setdefault(f"{number:,}", []).append(f"“{label}”")
-    parts = [f"{number} to {', '.join(labels)}" for number, labels in numbers.items()]
-    return [
-        f"Given clean samples of the test set, on which no model of the table is tested: {'; '.join(parts)}."
-    ] * bool(parts)
+
+    def numbers(runs: Sequence[Ended]) -> list[str]:
+        return [f"{number:,}" for number in sorted({run.record.clean_samples for run in runs} - {0})]
+
+    parts = [f"{number} to {labels}" for number, labels in _said(rows, numbers)]
+    head = "Given clean samples of the test set, on which no model of the table is tested"
+    return [f"{head}: {'; '.join(parts)}."] if parts else []
+
+
+def _said(rows: Rows, say: Callable[[Sequence[Ended]], Iterable[str]]) -> Iterator[tuple[str, str]]:
+    """Each text that ``say`` gives of the runs of a row, with the labels of those rows."""
+    texts = together((text, f"“{label}”") for label, cells in rows.items() for text in say(_once(cells)))
+    yield from ((text, ", ".join(labels)) for text, labels in texts.items())
 
 
 def sources(rows: Rows) -> list[str]:

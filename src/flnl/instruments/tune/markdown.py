@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flnl.console.markdown import grid, literal
+from flnl.core.together import together
 from flnl.instruments.compare.table import Number, written
 from flnl.instruments.tune.scores import MEASURES
 from flnl.record.tuned import Study, Tuned, Values
@@ -48,9 +49,7 @@ def notes(tuned: Tuned) -> list[str]:
     found = [f"Chosen by {MEASURES.get(tuned.measure, tuned.measure)} (`{tuned.measure}`), under seeds {seeds}."]
     columns = _columns(tuned.studies)
     for edge, studies in tuned.edges.items():
-        rows: dict[str, list[str]] = {}
-        for study in studies:
-            rows.setdefault(columns[_others(study.each)], []).append(_first(study.each))
+        rows = together((columns[_others(study.each)], _first(study.each)) for study in studies)
         places = ((column, ", ".join(filter(None, labels))) for column, labels in rows.items())
         names = "; ".join(": ".join(filter(None, place)) for place in places)
         of = f"in {len(studies)} of {len(tuned.studies)} choices" + (f" ({literal(names)})" if names else "")

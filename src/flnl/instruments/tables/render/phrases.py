@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from flnl.console.words import counted
+from flnl.core.together import together
 from flnl.instruments.tables.render.agreement import FEWEST_METHODS, Agreement
 from flnl.instruments.tables.render.ranking import Ranking
 
@@ -61,9 +62,7 @@ def left_out(ranking: Ranking) -> list[str]:
 
 def rests_on(ranking: Ranking) -> str:
     """The settings that a ranking is based on, by table."""
-    tables: dict[str, list[str]] = {}
-    for setting in ranking.settings:
-        tables.setdefault(setting.table, []).append(setting.column)
+    tables = together((setting.table, setting.column) for setting in ranking.settings)
     listed = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
     alike = " They share data, and so are not independent." if len(ranking.settings) > 1 else ""
     return f"{counted(len(ranking.settings), 'setting')}: {listed}.{alike}"

@@ -162,11 +162,9 @@ class Shown:
         high = max(100 * float(curve.accuracy.max()) for curve in every)
         limits = max(0.0, low - HEADROOM), min(100.0, high + HEADROOM)
         furthest = max(1.0, *(float(curve.x["participations"][-1]) for curve in every))
-        same: dict[tuple[Path, ...], list[int]] = {}  # columns by the runs behind them
-        for j, column in enumerate(self._curves):
-            if column:
-                runs = tuple(run.folder for row in self.filled.cells for run in row[j].runs)
-                same.setdefault(runs, []).append(j)
+        columns = [*zip(*self.filled.cells, strict=True)]
+        runs = [tuple(run.folder for cell in cells for run in cell.runs) for cells in columns]
+        same = together((runs[j], j) for j, column in enumerate(self._curves) if column)
         panels = []
         for j, *others in same.values():
             column, label = self._curves[j], self.filled.columns[j].label

@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import chain
 
 from flnl.console.words import counted
+from flnl.core.together import together
 from flnl.instruments.compare.runs import shown
 from flnl.instruments.compare.table import MOST_DIGITS, decimals, written
-from flnl.instruments.tables.results import Cell, Filled, Run
+from flnl.instruments.tables.results import Cell, Filled
 from flnl.instruments.tables.table import NEVER, Number
 
 DASH = "–"
@@ -277,11 +278,7 @@ def _reasons(cell: Cell) -> Iterator[str]:
     if cell.number == NEVER and cell.reached:
         reached = (run for run in cell.runs if run.value not in (None, NEVER))
         yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in reached)
-    reasons: dict[str | None, list[Run]] = {}
-    for run in cell.runs:
-        if run.state == "failed":
-            reasons.setdefault(run.error, []).append(run)
-    for reason, runs in reasons.items():
+    for reason, runs in together((run.error, run) for run in cell.runs if run.state == "failed").items():
         seeds = f"seed{'' if len(runs) == 1 else 's'} {', '.join(str(run.seed) for run in runs)}"
         logs = [run.log or run.folder for run in runs if run.log or not reason]
         why = f" ({reason})" if reason else ""
