@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from glob import iglob
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from omegaconf import DictConfig
 from flnl.config import compose
 from flnl.console.cores import usable_cores
 from flnl.core.errors import UserError, in_one_line
+from flnl.core.together import together
 from flnl.run.mirror import effective_mode
 from flnl.run.record import environment
 
@@ -81,15 +83,10 @@ def _gpus(kind: str) -> Iterator[Row]:
 
 
 def _folders(cfg: DictConfig) -> Iterator[Row]:
-    for title, text in (("runs", cfg.output_root), ("cache", cfg.cache)):
-        folder = Path(text).expanduser()
-        yield _writable(title, folder)
-    roots: dict[Path, list[str]] = {}
-    for name in compose.options("dataset"):
-        if (root := _root(name)) is not None:
-            roots.setdefault(root, []).append(name)
-    for root, names in roots.items():
-        yield _readable(root, names)
+    for title, folder in (("runs", cfg.output_root), ("cache", cfg.cache)):
+        yield _writable(title, Path(folder).expanduser())
+    roots = ((_root(name), name) for name in compose.options("dataset"))
+    yield from (_readable(root, names) for root, names in together(roots).items() if root is not None)
 
 
 def _readable(root: Path, datasets: Sequence[str]) -> Row:
@@ -106,14 +103,9 @@ def _readable(root: Path, datasets: Sequence[str]) -> Row:
 
 def _has_files(path: Path) -> bool:
     """Whether the path is a file, or has one or a link below it; hidden ones, as locks of downloads, do not count."""
-    if not path.is_dir():
-        return True
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        if links or any(not name.startswith(".") for name in files):
-            return True
-    return False
+    found = iglob("**", root_dir=path, recursive=True)  # noqa: PTH207 (it leaves hidden ones out)
+    inside = (path / name for name in found)
+    return not path.is_dir() or any(not one.is_dir() or one.is_symlink() for one in inside)
 
 
 def _writable(title: str, folder: Path) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -49,13 +50,15 @@ class Setting:
     classes: int
     shape: tuple[int, int, int]  # (C, H, W) of an image
 
-    @property
-    def plain(self) -> dict[str, Any]:
+    @cached_property
+    def plain(self) -> Mapping[str, Any]:
         """The resolved configuration."""
-        return dict(compose.resolved(compose.load(list(self.overrides))))
+        return compose.resolved(compose.load(list(self.overrides)))
 
-    def kind(self, plain: Mapping[str, Any]) -> tuple[str, str, int]:
-        """Data set, network and batch size, as in a ``Pace``, of the resolved configuration."""
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """Data set, network and batch size, as in a ``Pace``."""
+        plain = self.plain
         return dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
 
     @property
@@ -91,18 +94,16 @@ def settings() -> list[Setting]:
 def timings(device: str, name: str, chosen: Sequence[Setting]) -> Iterator[Timed]:
     """Time every setting on ``device``, whose name is ``name``; one that fails does not keep the others from it."""
     for setting, precision in product(chosen, precisions(device)):
-        plain = setting.plain
-        kind = setting.kind(plain)
-        row = setting, kind[2], str(precision)
+        row = setting, setting.kind[2], str(precision)
         try:
-            seconds, stacked = _seconds_of_an_image(setting, plain, device, precision)
+            seconds, stacked = _seconds_of_an_image(setting, device, precision)
         except torch.OutOfMemoryError:
             yield Timed(*row, None, failure="does not fit the memory")
             continue
         except Exception as error:  # drivers and libraries may raise anything
             yield Timed(*row, None, failure="FAILED", error=in_one_line(error))
             continue
-        pace = Pace(*kind, name, device != "cpu", seconds * setting.images, str(precision))
+        pace = Pace(*setting.kind, name, device != "cpu", seconds * setting.images, str(precision))
         yield Timed(*row, pace, stacked)
 
 
@@ -113,19 +114,17 @@ def precisions(device: str) -> Sequence[int | str]:
 
 def known(paces: Paces, name: str, chosen: Sequence[Setting]) -> list[Timed]:
     """What of the settings was measured before on GPUs of this ``name``."""
-    found = []
-    for setting in chosen:
-        kind = setting.kind(setting.plain)
-        paced = [pace for pace in paces.values if (pace.dataset, pace.model, pace.batch, pace.device) == (*kind, name)]
-        found += [Timed(setting, pace.batch, pace.precision, pace, stacked=True) for pace in paced]
-    return found
+    return [
+        Timed(setting, pace.batch, pace.precision, pace, stacked=True)
+        for setting in chosen
+        for pace in paces.values
+        if (pace.dataset, pace.model, pace.batch, pace.device) == (*setting.kind, name)
+    ]
 
 
-def _seconds_of_an_image(
-    setting: Setting, plain: dict[str, Any], device: str, precision: int | str
-) -> tuple[float, bool]:
-    network = _network(setting, plain, device, precision)
-    training = replace(Training(**compose.build(plain["train"])), lr=0.01, epochs=1)
+def _seconds_of_an_image(setting: Setting, device: str, precision: int | str) -> tuple[float, bool]:
+    network = _network(setting, device, precision)
+    training = replace(Training(**compose.build(setting.plain["train"])), lr=0.01, epochs=1)
     job = LocalTraining(training, Plain(), {"cross_entropy": CrossEntropy()}, None, {})
     on_gpu = device != "cpu"
     stacked = on_gpu and why_not(job, network) is None
@@ -141,11 +140,11 @@ def _seconds_of_an_image(
         steps = min(MOST_STEPS, max(2 * steps, int(steps * 1.2 * LONG_ENOUGH / max(seconds, 1e-3))))
 
 
-def _network(setting: Setting, plain: dict[str, Any], device: str, precision: int | str) -> Network:
+def _network(setting: Setting, device: str, precision: int | str) -> Network:
     """The network with random weights; those that a paper starts from take as long."""
-    model = dict(plain["model"])
+    model = setting.plain["model"]
     if "pretrained" in model:
-        model["pretrained"] = "none"
+        model = {**model, "pretrained": "none"}
     torch.manual_seed(0)
     module = compose.build(model)(setting.shape, setting.classes)
     channels, *size = setting.shape
