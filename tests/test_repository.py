@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flnl.instruments.tune.markdown import markdown, notes
+from flnl.instruments.tune.shown import markdown, notes
 from flnl.record.tuned import Tuned
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,10 +25,9 @@ from flnl.config.override_text import key_of
 from flnl.console.shell import divided, joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.instruments.tune.markdown import markdown
 from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
-from flnl.instruments.tune.shown import show, show_reported
+from flnl.instruments.tune.shown import markdown, show, show_reported
 from flnl.instruments.tune.space import Space, optuna_search
 from flnl.record.tuned import Compared, Question, Study, Trial, Tuned, Values
 from flnl.storage.output_file import check_output, save_output

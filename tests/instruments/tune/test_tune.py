@@ -12,10 +12,9 @@ import pytest
 
 from flnl.commands import tune as tune
 from flnl.core.errors import UserError
-from flnl.instruments.tune.markdown import markdown
 from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import score
-from flnl.instruments.tune.shown import show
+from flnl.instruments.tune.shown import markdown, show
 from flnl.instruments.tune.space import Choices, Interval, Space, optuna_search
 from flnl.record.run import RunRecord
 from flnl.record.trace import Drawn, Origin, Trace

@@ -18,7 +18,7 @@ from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.standing import Standing
-from flnl.instruments.tune.markdown import spread
+from flnl.instruments.tune.shown import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
