@@ -122,20 +122,20 @@ class Page:
 
     def _ranking(self, standing: Standing, *, more: bool = False) -> str:
         """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
-        places, ranks, intervals = standing.places, standing.mean_ranks, standing.intervals
-        order = sorted(ranks, key=lambda name: (places[name], ranks[name]))
-        rows = []
-        for name in order:
-            low, high = intervals[name]
+
+        def row(name: str, place: str = "", rank: str = "", beside: str = "") -> list[str]:
+            accuracies = [_spread(self.scores[name].get(task.name)) for task in self.noisy]
+            harm = ["" if name == CEILING else self._difference(name, self._clean) for _ in self._clean]
+            return [place, self._named(name), rank, beside, *accuracies, *harm]
+
+        places, ranks, rows = standing.places, standing.mean_ranks, []
+        for name in sorted(ranks, key=lambda name: (places[name], ranks[name])):
+            low, high = standing.intervals[name]
             rank = f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"
-            rows.append([str(places[name]), self._named(name), rank, self._beside_fedavg(standing, name)])
-        others = [entry.name for entry in self.entries if entry.withdrawn is not None]
-        for name in [*others, *([CEILING] if CEILING in self.scores else [])] if more else ():
-            order.append(name)
-            rows.append(["", self._named(name), "", ""])
-        for name, row in zip(order, rows, strict=True):
-            row += [_spread(self.scores[name].get(task.name)) for task in self.noisy]
-            row += ["" if name == CEILING else self._difference(name, self._clean) for _ in self._clean]
+            rows.append(row(name, str(places[name]), rank, self._beside_fedavg(standing, name)))
+        if more:
+            rows += [row(entry.name) for entry in self.entries if entry.withdrawn is not None]
+            rows += [row(CEILING)] if CEILING in self.scores else []
         accuracies = [task.name for task in self.noisy]
         heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *("harm" for _ in self._clean)]
         return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
