@@ -23,8 +23,18 @@ def _axis(axes: Any, record: RunRecord, clients: Sequence[int], order: NDArray[n
     client_axis(axes, [record.called(clients[i]) for i in order], "the noise of its labels")
 
 
-def _shares_by_client(figure: Figure, axes: Any, record: RunRecord, order: NDArray[np.int64], lowest: float) -> Figure:
+def _by_noise(record: RunRecord, rows: Row, heading: str) -> tuple[Any, NDArray[np.int64], NDArray[np.float64], bool]:
+    """The axes of a figure; clients in the order of the noise of their labels, this noise, and whether they are few."""
+    noise = 1 - numbers(rows["true_quality"])
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    title(figure, f"{record.title}: {heading}")
+    order = np.argsort(noise, kind="stable")
+    return figure.subplots(), order, noise[order], len(order) < MANY
+
+
+def _shares_by_client(axes: Any, record: RunRecord, order: NDArray[np.int64], lowest: float) -> Figure:
     """The figure of shares by client, finished: its axes, and a legend below."""
+    figure: Figure = axes.figure
     axes.set_ylim(lowest, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     _axis(axes, record, record.clients["client"], order)
@@ -38,21 +48,17 @@ def draw_filter(record: RunRecord) -> Figure | None:
     rows = _clients(record, "filter_accuracy")
     if rows is None:
         return None
-    noise = 1 - numbers(rows["true_quality"])
-    order = np.argsort(noise, kind="stable")
-    x, marked = np.arange(len(order)), len(order) < MANY
     accuracy = numbers(rows["filter_accuracy"])
-    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     mean = f"{100 * np.nanmean(accuracy):.1f} % right in the mean over clients"
-    title(figure, f"{record.title}: flags of the noise filter, {mean}")
-    axes: Any = figure.subplots()
+    axes, order, noise, marked = _by_noise(record, rows, f"flags of the noise filter, {mean}")
+    x = np.arange(len(order))
     axes.bar(x, accuracy[order], width=0.8 if marked else 1.0, color=GREY, label="samples with a right flag")
-    axes.plot(x, noise[order], color=WRONG, ls="", marker="D", ms=4 if marked else 2, label="wrong labels, true")
+    axes.plot(x, noise, color=WRONG, ls="", marker="D", ms=4 if marked else 2, label="wrong labels, true")
     flagged = numbers(rows["flagged"])[order]
     style = {"marker": "x", "ms": 5 if marked else 3, "mew": 1.4}
     axes.plot(x, flagged, color=INK, ls="", label="taken for wrong", **style)
     axes.set_ylabel("samples of the client")
-    return _shares_by_client(figure, axes, record, order, 0)
+    return _shares_by_client(axes, record, order, 0)
 
 
 def draw_noisy(record: RunRecord) -> Figure | None:
@@ -60,24 +66,20 @@ def draw_noisy(record: RunRecord) -> Figure | None:
     rows = _clients(record, "noisy")
     if rows is None:
         return None
-    noise, noisy = 1 - numbers(rows["true_quality"]), np.array(rows["noisy"], bool)
-    order = np.argsort(noise, kind="stable")
-    x, marked = np.arange(len(order)), len(order) < MANY
-    right = float((noisy == (noise > 0)).mean())
-    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-    title(figure, f"{record.title}: noisy clients, {100 * right:.1f} % of clients called rightly")
-    axes: Any = figure.subplots()
+    noisy = np.array(rows["noisy"], bool)
+    right = float((noisy == (numbers(rows["true_quality"]) < 1)).mean())
+    heading = f"noisy clients, {100 * right:.1f} % of clients called rightly"
+    axes, order, noise, marked = _by_noise(record, rows, heading)
+    x, size = np.arange(len(order)), 5 if marked else 3
     for called, color, marker, word in ((False, CLEAN, "o", "clean"), (True, WRONG, "^", "noisy")):
         at = noisy[order] == called
-        axes.plot(
-            x[at], noise[order][at], ls="", marker=marker, ms=5 if marked else 3, color=color, label=f"called {word}"
-        )
-    axes.vlines(x, 0, noise[order], color=GREY, lw=1, zorder=0)
+        axes.plot(x[at], noise[at], ls="", marker=marker, ms=size, color=color, label=f"called {word}")
+    axes.vlines(x, 0, noise, color=GREY, lw=1, zorder=0)
     if "level" in rows:
         level = numbers(rows["level"])[order]
-        axes.plot(x, level, ls="", marker="x", ms=5 if marked else 3, mew=1.4, color=INK, label="estimated noise level")
+        axes.plot(x, level, ls="", marker="x", ms=size, mew=1.4, color=INK, label="estimated noise level")
     axes.set_ylabel("wrong labels of the client, true")
-    return _shares_by_client(figure, axes, record, order, -0.02)
+    return _shares_by_client(axes, record, order, -0.02)
 
 
 def draw_quality(record: RunRecord) -> Figure | None:

@@ -103,8 +103,6 @@ def _numbers(axes: Any, values: Any, say: Callable[[Any], str], size: int, *, to
 def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]]:
     """Named panels: the given labels, then those after each stage's last correction; counts [C, C], or per client."""
     rows = [row for row in record.corrections if "confusion" in row and (not clients or _first(row))]
-    if not rows:
-        return []
 
     def matrix(row: Row, when: str) -> Any:
         if not clients:
@@ -112,10 +110,8 @@ def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]
         return [{"client": one["client"], "matrix": one[when]} for one in _first(row)]
 
     last = {row["stage"]: row for row in rows}
-    return [
-        ("as given", matrix(rows[0], "before")),
-        *((f"after {stage}", matrix(row, "after")) for stage, row in last.items()),
-    ]
+    given = [("as given", matrix(row, "before")) for row in rows[:1]]
+    return given + [(f"after {stage}", matrix(row, "after")) for stage, row in last.items()]
 
 
 def _first(row: Row) -> list[Any]:
