@@ -12,17 +12,8 @@ GREEK = {
     **{"Θ": "Theta", "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega"},
 }
 MATHS = GREEK | {
-    "±": "pm",
-    "×": "times",
-    "·": "cdot",
-    "≤": "leq",
-    "≥": "geq",
-    "≠": "neq",
-    "≈": "approx",
-    "∈": "in",
-    "→": "rightarrow",
-    "∞": "infty",
-    "∅": "emptyset",
+    **{"±": "pm", "×": "times", "·": "cdot", "≤": "leq", "≥": "geq", "≠": "neq", "≈": "approx", "∈": "in"},
+    **{"→": "rightarrow", "∞": "infty", "∅": "emptyset"},
     **{digit: f"^{number}" for number, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     **{digit: f"_{number}" for number, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
 }

@@ -251,8 +251,10 @@ class Table:
     def cells(self) -> list[list[str]]:
         """The texts of every line; the numbers of a column align at the decimal point if right-aligned."""
         columns = [self._aligned(column) for column in self.columns]
-        firsts = [[li.name, str(len(li.row.runs)), *([li.status] if self.with_status else [])] for li in self.lines]
-        return [[*first, *(column[i] for column in columns)] for i, first in enumerate(firsts)]
+        return [[*self._first(line), *(column[i] for column in columns)] for i, line in enumerate(self.lines)]
+
+    def _first(self, line: Line) -> list[str]:
+        return [line.name, str(len(line.row.runs)), *([line.status] if self.with_status else [])]
 
     def _aligned(self, column: Column) -> list[str]:
         parts = [self._parts(line, column) for line in self.lines]
@@ -312,8 +314,7 @@ class Table:
                 Text(text[i], "bold" if self.best(line, column) else "")
                 for text, column in zip(texts, columns, strict=True)
             ]
-            first = [line.name, str(len(line.row.runs)), *([line.status] if self.with_status else [])]
-            table.add_row(*map(Text, first), *numbers)
+            table.add_row(*map(Text, self._first(line)), *numbers)
         return table
 
     @property
@@ -346,19 +347,16 @@ class Table:
 
     def csv(self) -> str:
         """The table as CSV: unrounded numbers, deviations in separate columns, missing values empty."""
-        heads = [[c.csv, f"{c.csv}_std"] if c.spread else [c.csv] for c in self.columns]
-        rows: list[list[object]] = [
-            ["run", "seeds", *(["status"] if self.with_status else []), *(h for head in heads for h in head)]
-        ]
+        rows = [["run", "seeds", *(["status"] if self.with_status else [])]]
+        for column in self.columns:
+            rows[0] += [column.csv, f"{column.csv}_std"] if column.spread else [column.csv]
         for line in self.lines:
             values: list[float | None] = []
             for column in self.columns:
                 number = line.numbers[column.key]
-                values.append(None if number is None else number.mean)
-                if column.spread:
-                    values.append(None if number is None else number.deviation)
-            first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
-            rows.append([*first, *("" if value is None else f"{value:.{DIGITS}g}" for value in values)])
+                both = (None, None) if number is None else (number.mean, number.deviation)
+                values += both if column.spread else both[:1]
+            rows.append([*self._first(line), *("" if value is None else f"{value:.{DIGITS}g}" for value in values)])
         return csv_text(rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -31,12 +31,12 @@ class Selection:
             UserError: if a pattern matches no label of any table, or no table has both a row and a column left.
         """
         for what, patterns, labels in (
-            ("row", self.rows, _distinct(row.label for table in tables for row in table.rows)),
-            ("column", self.columns, _distinct(column.label for table in tables for column in table.columns)),
+            ("row", self.rows, [row.label for table in tables for row in table.rows]),
+            ("column", self.columns, [column.label for table in tables for column in table.columns]),
         ):
             for pattern in patterns:
                 if not any(_matches(label, (pattern,)) for label in labels):
-                    raise UserError(f"{what}s={pattern}: {_no_match(pattern, what, labels)}")
+                    raise UserError(f"{what}s={pattern}: {_no_match(pattern, what, list(dict.fromkeys(labels)))}")
         selected = tuple(one for one in map(self._narrowed, tables) if one.rows and one.columns)
         if not selected:
             raise UserError("no table has both one of these rows and one of these columns")
@@ -56,10 +56,6 @@ class Selection:
 def _matches(label: str, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns, or none at all, matches. A bracket stands for itself: labels may have some."""
     return not patterns or any(fnmatchcase(label.lower(), pattern.lower().replace("[", "[[]")) for pattern in patterns)
-
-
-def _distinct(labels: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(labels))
 
 
 def _no_match(pattern: str, what: str, labels: Sequence[str]) -> str:

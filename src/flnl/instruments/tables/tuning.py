@@ -104,14 +104,9 @@ class Tuning:
     def subject(self) -> dict[str, str]:
         """What the choices are for; of a table of one's own without the name of a paper."""
         paper = {"paper": self.table.paper} if self.table.paper in load.PAPERS else {}
+        place = {"table": self.table.name, "column": self.column.label, "scale": self.scaling.name}
         files = "any" if "dataset.verify=false" in self.scaling.overrides else "published"
-        return {
-            **paper,
-            "table": self.table.name,
-            "column": self.column.label,
-            "scale": self.scaling.name,
-            "data files": files,
-        }
+        return {**paper, **place, "data files": files}
 
     def kept(self, file: Path) -> Tuned | None:
         """The choices for other rows that ``file`` has, to which this tuning's are added; None if there is no file.

@@ -38,34 +38,26 @@ def agreements(filled: Filled) -> list[Agreement]:
     A method that never reaches a target ranks behind all that do, in the paper and here. Metrics that are not ranked
     give an empty list.
     """
-    metric = filled.table.metric
-    if metric.higher_is_better is None:
+    higher = filled.table.metric.higher_is_better
+    if higher is None:
         return []
     names = competitors(filled.table.rows)
     results = []
-    for j, which in enumerate(filled.of_paper):
-        for k in which:
-            both = [
-                (name, standing, number.standing)
-                for i, name in names.items()
-                if (standing := filled.cells[i][j].standing) is not None
-                and (number := filled.table.cells[i][k]) is not None
-            ]
-            if len(both) > 1:
-                methods, *standings = zip(*both, strict=True)
-                ours, papers = map(_places, standings)
-                results.append(
-                    Agreement(
-                        filled.columns[j].label,
-                        filled.table.columns[k].label,
-                        methods,
-                        spearman(ours, papers) if len(both) >= FEWEST_METHODS else None,
-                        _reversed(methods, ours, papers, higher=metric.higher_is_better),
-                        tuple(
-                            side for side, order in (("ours", ours), ("the paper's", papers)) if len(set(order)) == 1
-                        ),
-                    )
-                )
+    for j, k in ((j, k) for j, which in enumerate(filled.of_paper) for k in which):
+        both = [
+            (name, standing, number.standing)
+            for i, name in names.items()
+            if (standing := filled.cells[i][j].standing) is not None
+            and (number := filled.table.cells[i][k]) is not None
+        ]
+        if len(both) > 1:
+            methods, *standings = zip(*both, strict=True)
+            ours, papers = map(_places, standings)
+            coefficient = spearman(ours, papers) if len(both) >= FEWEST_METHODS else None
+            apart = _reversed(methods, ours, papers, higher=higher)
+            tied = tuple(side for side, order in (("ours", ours), ("the paper's", papers)) if len(set(order)) == 1)
+            columns = filled.columns[j].label, filled.table.columns[k].label
+            results.append(Agreement(*columns, methods, coefficient, apart, tied))
     return results
 
 
