@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,9 +66,11 @@ def restore(plan: Plan, place: Path) -> Restored:
             if not of_run or not found.record.finished:
                 told = found.record.raw["folder"]
                 raise UserError(f"{place}: {told} is not the record of the finished run {run.command}")
-            with _unused(plan.at(run)) as unused:
-                if unused:
-                    _write(plan.at(run), place, found, composer.plain(run.overrides), run)
+            folder = plan.at(run)
+            folder.mkdir(parents=True, exist_ok=True)
+            with suppress(Timeout), FileLock(folder / LOCK, timeout=0):  # else a process works there
+                if not (folder / RESULT).exists():  # else the run has begun since the plan was made
+                    _write(folder, place, found, composer.plain(run.overrides), run)
                     restored += 1
     return Restored(restored, len(known), len(held.runs))
 
@@ -93,22 +95,6 @@ class _Held:
         from flnl.run.reuse import Reuse  # torch takes seconds to import
 
         return Reuse()
-
-
-@contextmanager
-def _unused(folder: Path) -> Iterator[bool]:
-    """Whether no process works in a run's folder, and no run has begun there since the plan was made; hold it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield not (folder / RESULT).exists()
-    finally:
-        lock.release()
 
 
 def _write(folder: Path, place: Path, found: Written, config: Mapping[str, Any], run: Wanted) -> None:
