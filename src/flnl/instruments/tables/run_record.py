@@ -96,21 +96,16 @@ def read(folder: Path) -> Written:
         raise _damaged(folder, f"{RESULT} has no metrics")
     try:
         (folder / METRICS).stat()
-        text = result.text(METRICS).decode()
+        rows = []
+        for number, line in enumerate(result.text(METRICS).decode().splitlines(), 1):
+            if (row := _row(line)) is None:
+                raise _damaged(folder, f"line {number} of {METRICS} is damaged")
+            rows.append(row)
+        result.check_closing(rows)
     except DamagedLinesError as error:
         raise UserError(f"{error}; {REPEAT}") from None
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        row = _row(line)
-        if row is None:
-            raise _damaged(folder, f"line {number} of {METRICS} is damaged")
-        rows.append(row)
-    try:
-        result.check_closing(rows)
-    except DamagedLinesError as error:
-        raise UserError(f"{error}; {REPEAT}") from None
     return Written(result, rows)
 
 
