@@ -94,7 +94,7 @@ class Plan:
         """Determine the runs of every cell.
 
         Args:
-            tables: the tables to plan.
+            tables: those to plan.
             scaling: the scale.
             seeds: number of seeds; None for the tables' own, or else the scale's.
             root: parent of the folders of runs, one folder a scale.
@@ -277,12 +277,7 @@ class Plan:
     def _filled(self, table: Table, layout: list[list[Place]]) -> Filled:
         groups = list(_alike(table, layout))
         columns = tuple(
-            Column(
-                merged(table.columns[i].label for i in group),
-                table.columns[group[0]].overrides,
-                table.columns[group[0]].key,
-            )
-            for group in groups
+            replace(table.columns[group[0]], label=merged(table.columns[i].label for i in group)) for group in groups
         )
         cells = tuple(
             tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import get_args, get_type_hints
@@ -15,7 +16,7 @@ from flnl.instruments.tables.render.csv import FIELDS
 from flnl.instruments.tables.render.ranking import is_ranked
 from flnl.instruments.tables.results import Cell, Filled, Run, Scale
 from flnl.instruments.tables.run_record import Written
-from flnl.instruments.tables.table import Column, Table
+from flnl.instruments.tables.table import Table
 from flnl.storage.input_file import parse_json
 from flnl.storage.spreadsheet import text_of
 
@@ -52,8 +53,7 @@ def _filled(table: Table, file: Path, lines: Sequence[Line]) -> Filled:
         scale = Scale(name, name, (), tuple(range(1, max(int(line["seeds"]) for line in lines) + 1)))
         groups = [_group(lines, column, labels) for column in rendered]
         columns = tuple(
-            Column(label, table.columns[which[0]].overrides, table.columns[which[0]].key)
-            for label, which in zip(rendered, groups, strict=True)
+            replace(table.columns[which[0]], label=label) for label, which in zip(rendered, groups, strict=True)
         )
         cells = tuple(
             tuple(
