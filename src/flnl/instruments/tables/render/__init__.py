@@ -31,14 +31,8 @@ def render(
     runs of other tables in ``out``. ``README.md`` lists the tables and ranks each paper's methods over all settings,
     with ``ranks_<paper>.svg`` if there are enough settings for a test. Equal tables and runs give equal bytes.
 
-    Args:
-        filled: the tables of index and report, all of one scale.
-        out: the folder.
-        names: the tables whose files are written; by default all.
-        together: whether to write index, report and diagrams.
-
-    Returns:
-        The files written.
+    Index, report and diagrams are of all tables in ``filled``, of one scale, if they are written ``together`` with the
+    files of the tables in ``names``, by default all. Returns the files written.
 
     Raises:
         UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written or contains
@@ -86,11 +80,11 @@ def _files(
     from flnl.instruments.tables.render.ranking import ranking
     from flnl.instruments.tables.render.sheet import Sheet
 
-    papers, places = [], report.Places()
+    papers, first = [], dict[tuple[object, ...], report.Repeat]()
     for name in dict.fromkeys(one.table.paper for one in filled):
         of_paper = [one for one in filled if one.table.paper == name]
-        tables = [report.Shown(Sheet(one), agreements(one), evidence, places.of(one)) for one in of_paper]
-        papers.append(report.Paper(name, tables, ranking(of_paper) if name else None, evidence))
+        tables = [report.Shown(Sheet(one), agreements(one), evidence, report.repeats(one, first)) for one in of_paper]
+        papers.append(report.Paper(name, tables, ranking(of_paper) if name else None))
     for table in (table for paper in papers for table in paper.tables if table.name in names):
         origin = evidence.origin([table.filled])
         yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, origin, table.costs)
@@ -102,10 +96,8 @@ def _files(
         return
     for paper in papers:
         if paper.ranking is not None and not paper.ranking.too_few:
-            yield (
-                index.figure(paper.name),
-                drawings.svg(diagram.draw(paper.ranking, paper.tables[0].filled.scale.caption)),
-            )
+            drawn = diagram.draw(paper.ranking, paper.tables[0].filled.scale.caption)
+            yield index.figure(paper.name), drawings.svg(drawn)
     provenance = evidence.provenance(filled)
     yield INDEX, index.page(papers, provenance)
     yield REPORT, report.page(papers, provenance)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from flnl.instruments.compare.table import COSTS, Column
@@ -17,12 +16,8 @@ NEW = {"training_passes", "cpu_time_s", "peak_memory"}
 """Records of early versions have none of these: of them there is no table."""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The table of costs."""
-
-    headings: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]  # label and texts
+Costs = Sequence[Sequence[str]]
+"""A table: its heading, and for each row its label and its means."""
 
 
 def costs(filled: Filled, evidence: Evidence) -> Costs | None:
@@ -35,11 +30,11 @@ def costs(filled: Filled, evidence: Evidence) -> Costs | None:
     known = {key: cost for key, cost in COSTS.items() if any(cost.value(record) is not None for record in every)}
     if not known.keys() & NEW:
         return None
-    rows = [
-        (row.label, [_mean(cost, of_row) for cost in known.values()])
+    rows = (
+        [row.label, *(_mean(cost, of_row) for cost in known.values())]
         for row, of_row in zip(filled.table.rows, records, strict=True)
-    ]
-    return Costs([cost.heading for cost in known.values()], rows)
+    )
+    return [["", *(cost.heading for cost in known.values())], *rows]
 
 
 def _mean(cost: Column, records: Sequence[RunRecord]) -> str:

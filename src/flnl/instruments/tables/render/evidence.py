@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -20,39 +20,17 @@ ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 
 """The test accuracies of a run's record, with their display names: papers differ in which one they report."""
 
 
-@dataclass(frozen=True)
 class Evidence:
     """Reads each run's folder once. Rendered files do not link to these folders: a clone of the project lacks them."""
 
-    _records: dict[Path, RunRecord] = field(default_factory=dict)
-    _written: dict[Path, run_record.Written | None] = field(default_factory=dict)
-    _curves: dict[Path, tuple[curves.Curve, ...]] = field(default_factory=dict)
-
-    def record(self, folder: Path) -> RunRecord:
-        """A run's record; empty if it has none."""
-        if folder not in self._records:
-            self._records[folder] = run_record.record(folder) or RunRecord()
-        return self._records[folder]
-
-    def written(self, folder: Path) -> run_record.Written | None:
-        """The files of a finished run; None if they are damaged."""
-        if folder not in self._written:
-            try:
-                self._written[folder] = run_record.read(folder)
-            except UserError:  # the cell's footnote reports it
-                self._written[folder] = None
-        return self._written[folder]
+    def __init__(self) -> None:
+        self.record = cache(_record)
+        self.written = cache(_written)
+        self._curves = cache(_curves)
 
     def curves(self, cell: Cell) -> list[curves.Curve]:
         """The curves of a cell's finished runs, in the order of seeds."""
-        of_seeds: list[curves.Curve] = []
-        for run in cell.runs:
-            if run.state == "finished":
-                if run.folder not in self._curves:
-                    (row,) = curves.read([("", [run.folder])])
-                    self._curves[run.folder] = tuple(row.curves)
-                of_seeds += self._curves[run.folder]
-        return of_seeds
+        return [one for run in cell.runs if run.state == "finished" for one in self._curves(run.folder)]
 
     def recorded(self, run: Run) -> str | None:
         """What rendered tables call a finished run, the name of its folder; None if the run is damaged."""
@@ -105,6 +83,24 @@ class Evidence:
         runs = (summary["runs"] + (" run" if summary["runs"] == "1" else " runs"), summary.get("started"))
         commit = f", commit {summary['commit']}" if "commit" in summary else ""
         return f"Made of {' of '.join(word for word in runs if word)}{commit}."
+
+
+def _record(folder: Path) -> RunRecord:
+    """A run's record; empty if it has none."""
+    return run_record.record(folder) or RunRecord()
+
+
+def _written(folder: Path) -> run_record.Written | None:
+    """The files of a finished run; None if they are damaged, which the cell's footnote reports."""
+    try:
+        return run_record.read(folder)
+    except UserError:
+        return None
+
+
+def _curves(folder: Path) -> Sequence[curves.Curve]:
+    (row,) = curves.read([("", [folder])])
+    return row.curves
 
 
 def _each(made: Iterable[Iterable[RunRecord]], read: Callable[[RunRecord], object]) -> Iterator[str]:

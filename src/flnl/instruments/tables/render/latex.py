@@ -37,12 +37,12 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
 
 def costs(sheet: Sheet, costs: Costs) -> str:
     """The table of what the methods cost, a file of its own."""
-    rows = [row([escaped(label), *map(escaped, texts)]) for label, texts in costs.rows]
+    heading, *rows = (row([*map(escaped, cells)]) for cells in costs)
     return latex.table(
         rf"{escaped(sheet.title)}. {escaped(HEADING)}. \textbf{{{escaped(sheet.scale)}}}",
         f"{sheet.filled.table.name}_cost",
-        f"l{'r' * len(costs.headings)}",
-        [row(["", *map(escaped, costs.headings)])],
+        f"l{'r' * (len(costs[0]) - 1)}",
+        [heading],
         rows,
         [],
     )

@@ -95,8 +95,8 @@ def _ours(entry: Entry) -> str:
 def _costs(costs: Costs | None) -> str:
     if costs is None:
         return ""
-    rows = [[escaped(label), *map(escaped, texts)] for label, texts in costs.rows]
-    return f"{HEADING}:\n\n{grid(['', *map(escaped, costs.headings)], rows)}"
+    heading, *rows = ([*map(escaped, row)] for row in costs)
+    return f"{HEADING}:\n\n{grid(heading, rows)}"
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:

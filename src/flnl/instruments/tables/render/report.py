@@ -52,23 +52,17 @@ class Repeat:
     anchor: str  # of the runs there
 
 
-class Places:
-    """Where the page shows each number first, table by table."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[object, ...], Repeat] = {}
-
-    def of(self, filled: Filled) -> Mapping[tuple[int, int], Repeat]:
-        """The cells [row, column] of the next table whose number an earlier cell shows."""
-        repeats = {}
-        table = filled.table
-        for i, row in enumerate(filled.cells):
-            for j, cell in enumerate(row):
-                key = (filled.columns[j].key or table.metric.key, cell.over, *(run.folder for run in cell.runs))
-                here = Repeat(f"{table.paper} {table.number}".strip() or table.title, _anchor(table.name, i, j))
-                if cell.state == "run" and self._first.setdefault(key, here) != here:
-                    repeats[i, j] = self._first[key]
-        return repeats
+def repeats(filled: Filled, first: dict[tuple[object, ...], Repeat]) -> Mapping[tuple[int, int], Repeat]:
+    """The cells [row, column] whose number an earlier cell shows; ``first`` has the first cell of each number."""
+    found, table = {}, filled.table
+    name = f"{table.paper} {table.number}".strip() or table.title
+    for i, row in enumerate(filled.cells):
+        for j, cell in enumerate(row):
+            key = (filled.columns[j].key or table.metric.key, cell.over, *(run.folder for run in cell.runs))
+            here = Repeat(name, _anchor(table.name, i, j))
+            if cell.state == "run" and first.setdefault(key, here) != here:
+                found[i, j] = first[key]
+    return found
 
 
 @dataclass(frozen=True)
@@ -183,7 +177,6 @@ class Paper:
     name: str
     tables: Sequence[Shown]
     ranking: Ranking | None
-    evidence: Evidence
 
     @property
     def anchor(self) -> str:
@@ -195,12 +188,9 @@ class Paper:
         """The critical-difference diagram; None if there is no test."""
         if self.ranking is None or self.ranking.too_few:
             return None
+        drawn = diagram.draw(self.ranking, self.tables[0].filled.scale.caption)
         description = f"Critical-difference diagram of {len(self.ranking.methods)} methods"
-        return Markup(
-            drawings.inline(
-                diagram.draw(self.ranking, self.tables[0].filled.scale.caption), f"{self.anchor}-cd", description
-            )
-        )
+        return Markup(drawings.inline(drawn, f"{self.anchor}-cd", description))
 
     @cached_property
     def example(self) -> tuple[Shown, int, int, Run] | None:
