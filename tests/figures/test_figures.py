@@ -17,7 +17,7 @@ from PIL import Image
 
 from flnl.commands import figures
 from flnl.core.errors import UserError
-from flnl.figures import accuracy, confusion, drawing, lid, memorization, noise_levels, stability
+from flnl.figures import accuracy, confusion, drawing, lid, memorization, noise_levels
 from flnl.figures import clients as of_clients
 from flnl.figures.drawing import FIGURES
 from flnl.figures.rows import passes
@@ -456,14 +456,14 @@ def test_that_of_clients_is_of_every_round_with_a_noisy_client(tmp_path: Path) -
 
 def test_stability_lies_over_the_accuracy(tmp_path: Path) -> None:
     rows = [{**row, "training_stability": 10.0 ** -row["round"]} for row in THREE]
-    above, below = drawn(stability.draw(written(tmp_path, [*rows, *EVALUATIONS]))).axes
+    above, below = drawn(accuracy.draw_stability(written(tmp_path, [*rows, *EVALUATIONS]))).axes
     (moved,), (accuracies,) = ([one for one in axes.lines if len(set(one.get_xdata())) > 1] for axes in (above, below))
     assert list(moved.get_xdata()) == list(range(1, 9))
     assert list(moved.get_ydata()) == [10.0**-k for k in range(1, 9)]
     assert above.get_yscale() == "log"
     assert list(accuracies.get_xdata()) == [2, 4, 6, 8]
     assert list(accuracies.get_ydata()) == [0.2, 0.7, 0.9, 0.8]
-    assert stability.draw(written(tmp_path)) is None
+    assert accuracy.draw_stability(written(tmp_path)) is None
 
 
 # -------------------------------------------------------------------------------------------- runs and commands

@@ -1,4 +1,7 @@
-"""Accuracy over rounds and over participations (the axis of FedCorr's Fig. 9), with the borders of stages."""
+"""Accuracy over rounds and over participations (the axis of FedCorr's Fig. 9), with the borders of stages.
+
+Beside it, how far the cohort's models moved in each round (FedDiv, Fig. 4).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +48,29 @@ def draw(record: RunRecord) -> Figure | None:
     losses[0].set_ylabel("local loss")
     losses[0].set_ylim(bottom=0)
     legend(figure, scores[0], loc="outside lower center")
+    return figure
+
+
+def draw_stability(record: RunRecord) -> Figure | None:
+    """Mean squared distance moved over rounds, log scale, and test accuracy; None without ``eval.cohort``."""
+    moved = column(record.per_round, "training_stability")
+    if not (np.isfinite(moved) & (moved > 0)).any():
+        return None
+    figure = Figure(figsize=(6.5, 4.6), layout="constrained")
+    title(figure, f"{record.title}: stability of training")
+    above, below = figure.subplots(2, 1, sharex=True)
+    above.plot(column(record.per_round, "round"), moved, color=ORANGE, lw=1.2, marker="." if len(moved) <= 40 else None)
+    above.set_yscale("log")
+    above.set_ylabel("squared move of a client, mean")
+    below.plot(column(record.evaluations, "round"), column(record.evaluations, "accuracy"), color=CLEAN, lw=1.5)
+    below.set_ylabel("accuracy")
+    below.yaxis.set_major_formatter(PercentFormatter(1))
+    below.set_xlabel("round")
+    below.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+    for axes in (above, below):
+        borders(axes, record)
+        bare(axes)
+        axes.tick_params(which="minor", labelsize=6)
     return figure
 
 

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from flnl.core.errors import DiskFullError, forgiven
-from flnl.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
+from flnl.figures import accuracy, clients, confusion, lid, memorization, noise_levels
 from flnl.record.run import RunRecord
 from flnl.storage.atomic import writing
 
@@ -26,7 +26,7 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "selection": confusion.draw_selection,
     "memorization": memorization.draw,
     "memorization_local": memorization.draw_local,
-    "stability": stability.draw,
+    "stability": accuracy.draw_stability,
     "filter": clients.draw_filter,
     "quality": clients.draw_quality,
     "noisy_clients": clients.draw_noisy,
@@ -68,9 +68,9 @@ def save(
         figures["features"] = lambda run: features.draw(run, places, data)
     for name, draw in figures.items():
         with forgiven(log, f"the figure {folder / FOLDER / name} could not be drawn"):
-            figure = draw(record)
-            for suffix in formats if figure is not None else ():
-                assert figure is not None
+            if (figure := draw(record)) is None:
+                continue
+            for suffix in formats:
                 file = folder / FOLDER / f"{name}.{suffix}"
                 file.parent.mkdir(exist_ok=True)
                 try:
