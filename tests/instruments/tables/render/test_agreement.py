@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flnl.instruments.tables.render.agreement import agreements, competitors, spearman
-from flnl.instruments.tables.render.phrases import coefficient
+from flnl.instruments.tables.render.agreement import agreements, coefficient, competitors, spearman
 from flnl.instruments.tables.table import NEVER, Metric, Number, Row
 from tests.instruments.tables.render.made import ACCURACY, Given, table
 

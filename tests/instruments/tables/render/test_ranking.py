@@ -12,8 +12,8 @@ from scipy.stats import chi2
 
 from flnl.instruments.compare import diagram
 from flnl.instruments.compare.ranking import critical_difference
-from flnl.instruments.tables.render import drawings, markdown, phrases
-from flnl.instruments.tables.render.ranking import Ranking, papers_mean_ranks, ranking
+from flnl.instruments.tables.render import drawings, markdown
+from flnl.instruments.tables.render.ranking import Ranking, left_out, papers_mean_ranks, ranking
 from flnl.instruments.tables.results import Filled
 from tests.instruments.tables.render.made import ACCURACY, SMALL, Given, table
 
@@ -107,7 +107,7 @@ def test_most_settings_go_before_most_methods() -> None:
     assert found.methods == ("a", "b", "c")
     assert len(found.settings) == 10
     assert found.without_methods == ("d", "z")
-    assert phrases.left_out(found) == ["Methods that lack a number in one of these settings: d, z."]
+    assert left_out(found) == ["Methods that lack a number in one of these settings: d, z."]
 
 
 def test_a_setting_without_one_of_the_methods_is_left_out_and_said() -> None:
@@ -117,7 +117,7 @@ def test_a_setting_without_one_of_the_methods_is_left_out_and_said() -> None:
     found = ranked(table(ours, papers, [f"s{i}" for i in range(6)]))
     assert set(found.methods) == {"a", "b", "c"}
     assert [setting.column for setting in found.settings] == ["s1", "s2", "s3", "s4", "s5"]
-    assert phrases.left_out(found) == ["Settings in which one of these methods lacks a number: 1 column of Table 1."]
+    assert left_out(found) == ["Settings in which one of these methods lacks a number: 1 column of Table 1."]
 
 
 def test_columns_of_the_same_runs_count_once() -> None:
@@ -125,7 +125,7 @@ def test_columns_of_the_same_runs_count_once() -> None:
     found = ranked(filled(), filled())
     assert len(found.settings) == 6
     assert found.repeated == 6
-    assert phrases.left_out(found) == ["Not counted again: 6 columns with another's runs, of all or most methods."]
+    assert left_out(found) == ["Not counted again: 6 columns with another's runs, of all or most methods."]
 
 
 def test_columns_that_differ_in_the_runs_of_one_method_are_one_setting() -> None:

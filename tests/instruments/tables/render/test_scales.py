@@ -12,10 +12,9 @@ import pytest
 from flnl.core.errors import UserError
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import csv, rendered, scales
-from flnl.instruments.tables.render.agreement import agreements
+from flnl.instruments.tables.render.agreement import agreements, coefficient, of_column
 from flnl.instruments.tables.render.evidence import Evidence
 from flnl.instruments.tables.render.markdown import escaped
-from flnl.instruments.tables.render.phrases import coefficient, of_column
 from flnl.instruments.tables.render.ranking import papers_mean_ranks, ranking
 from flnl.instruments.tables.results import Filled
 from tests.cli.conftest import ROOT

@@ -1,4 +1,4 @@
-"""Rank agreement: whether our numbers order the methods as the paper's do."""
+"""Rank agreement: whether our numbers order the methods as the paper's do, and how that is said in all formats."""
 
 from __future__ import annotations
 
@@ -59,6 +59,32 @@ def agreements(filled: Filled) -> list[Agreement]:
             columns = filled.columns[j].label, filled.table.columns[k].label
             results.append(Agreement(*columns, methods, coefficient, apart, tied))
     return results
+
+
+def coefficient(one: Agreement) -> str:
+    """Spearman's coefficient, or why there is none."""
+    if one.coefficient is not None:
+        return decimals(one.coefficient)
+    if len(one.methods) < FEWEST_METHODS:
+        return f"fewer than {FEWEST_METHODS} methods"
+    return f"all of {' and '.join(one.tied)} tied"
+
+
+def decimals(value: float) -> str:
+    """Two decimals, with a minus sign."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def of_column(one: Agreement) -> str:
+    """The compared column, with the paper's column if its name differs."""
+    return one.column if one.column == one.of else f"{one.column}, the paper's {one.of}"
+
+
+def reversals(one: Agreement) -> str:
+    """The pairs of opposite order, in each first the method that the paper ranks higher."""
+    if not one.reversed:
+        return f"none of {one.pairs}"
+    return f"{len(one.reversed)} of {one.pairs}: " + ", ".join(f"{a} / {b}" for a, b in one.reversed)
 
 
 def competitors(rows: Sequence[Row]) -> dict[int, str]:

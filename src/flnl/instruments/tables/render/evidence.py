@@ -1,4 +1,4 @@
-"""The files of the runs behind tables, each read once: records and curves; and a summary of their origin."""
+"""The files of the runs behind tables, each read once: records and curves; what the runs cost, and their origin."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.figures import curves
+from flnl.instruments.compare.table import COSTS, Column
 from flnl.instruments.tables import run_record
+from flnl.instruments.tables.render.sheet import DASH
 from flnl.instruments.tables.results import Cell, Filled, Run
 from flnl.record.run import RunRecord
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
 """The test accuracies of a run's record, with their display names: papers differ in which one they report."""
+
+COST_HEADING = "What a run costs, mean over the finished runs of a row"
+NEW = {"training_passes", "cpu_time_s", "peak_memory"}
+"""Records of early versions have none of these: of them there is no table."""
+
+
+Costs = Sequence[Sequence[str]]
+"""A table: its heading, and for each row its label and its means."""
 
 
 class Evidence:
@@ -50,6 +61,22 @@ class Evidence:
         metrics = self.record(folder).metrics
         known = ((name, metrics.get(key)) for key, name in ACCURACIES.items())
         return ", ".join(f"{name} {100 * value:.2f} %" for name, value in known if isinstance(value, float))
+
+    def costs(self, filled: Filled) -> Costs | None:
+        """The mean costs of each row's runs, a dash where no record has one; None if no record has more than a time."""
+        records = [
+            [self.record(run.folder) for cell in cells for run in cell.runs if run.state == "finished"]
+            for cells in filled.cells
+        ]
+        every = [record for of_row in records for record in of_row]
+        known = {key: cost for key, cost in COSTS.items() if any(cost.value(record) is not None for record in every)}
+        if not known.keys() & NEW:
+            return None
+        rows = (
+            [row.label, *(_mean(cost, of_row) for cost in known.values())]
+            for row, of_row in zip(filled.table.rows, records, strict=True)
+        )
+        return [["", *(cost.heading for cost in known.values())], *rows]
 
     def provenance(self, tables: Iterable[Filled]) -> dict[str, str]:
         """A summary of all finished runs behind ``tables``: count, dates, commits, devices, time and versions."""
@@ -101,6 +128,14 @@ def _written(folder: Path) -> run_record.Written | None:
 def _curves(folder: Path) -> Sequence[curves.Curve]:
     (row,) = curves.read([("", [folder])])
     return row.curves
+
+
+def _mean(cost: Column, records: Sequence[RunRecord]) -> str:
+    values = [number for record in records if (number := cost.value(record)) is not None]
+    if not values:
+        return DASH
+    mean = fmean(values)
+    return f"{mean:,.0f}" if mean >= 100 or mean.is_integer() else f"{mean:.1f}"
 
 
 def _each(made: Iterable[Iterable[RunRecord]], read: Callable[[RunRecord], object]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flnl.console.markdown import grid
 from flnl.instruments.tables.render.markdown import bullets, escaped, ranks, scale
-from flnl.instruments.tables.render.phrases import left_out, rests_on
+from flnl.instruments.tables.render.ranking import left_out, rests_on
 from flnl.instruments.tables.render.report import STATES, UNPUBLISHED, Paper, changes, is_tuned
 
 TITLE = "# Tables at scale"
@@ -23,11 +23,10 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     sheet = papers[0].tables[0].sheet
     used = [state for state in STATES if any(table.counts[state] for paper in papers for table in paper.tables)]
     heading, rows = ["table", "metric", "cells", *(STATES[state] for state in used)], []
-    for paper in papers:
-        for table in paper.tables:
-            link = f"[{escaped(table.sheet.title)}]({table.name}.md)"
-            counts = [str(table.counts[state]) for state in used]
-            rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
+    for table in (table for paper in papers for table in paper.tables):
+        link = f"[{escaped(table.sheet.title)}]({table.name}.md)"
+        counts = [str(table.counts[state]) for state in used]
+        rows.append([link, escaped(table.filled.table.metric.name), str(table.counts.total()), *counts])
     parts = [
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”{', tuned' if is_tuned(papers) else ''}, ours beside the papers'",
         scale(sheet, changes(papers)),

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.latex import escaped, row
-from flnl.instruments.tables.render.agreement import Agreement
-from flnl.instruments.tables.render.costs import HEADING, Costs
-from flnl.instruments.tables.render.phrases import coefficient, of_column, pieces, reversals
-from flnl.instruments.tables.render.sheet import NOISE, Entry, Sheet
+from flnl.instruments.tables.render.agreement import Agreement, coefficient, of_column, reversals
+from flnl.instruments.tables.render.evidence import COST_HEADING, Costs
+from flnl.instruments.tables.render.sheet import NOISE, Entry, Sheet, pieces
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
@@ -39,7 +38,7 @@ def costs(sheet: Sheet, costs: Costs) -> str:
     """The table of what the methods cost, a file of its own."""
     heading, *rows = (row([*map(escaped, cells)]) for cells in costs)
     return latex.table(
-        rf"{escaped(sheet.title)}. {escaped(HEADING)}. \textbf{{{escaped(sheet.scale)}}}",
+        rf"{escaped(sheet.title)}. {escaped(COST_HEADING)}. \textbf{{{escaped(sheet.scale)}}}",
         f"{sheet.filled.table.name}_cost",
         f"l{'r' * (len(costs[0]) - 1)}",
         [heading],

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 
 from flnl.console.markdown import grid
-from flnl.instruments.tables.render.agreement import Agreement
-from flnl.instruments.tables.render.costs import HEADING, Costs
-from flnl.instruments.tables.render.phrases import coefficient, of_column, pieces, reversals
+from flnl.instruments.tables.render.agreement import Agreement, coefficient, of_column, reversals
+from flnl.instruments.tables.render.evidence import COST_HEADING, Costs
 from flnl.instruments.tables.render.ranking import Ranking, papers_mean_ranks
-from flnl.instruments.tables.render.sheet import DASH, NOISE, Entry, Sheet
+from flnl.instruments.tables.render.sheet import DASH, NOISE, Entry, Sheet, pieces
 from flnl.instruments.tables.results import Filled
 
 
@@ -96,7 +95,7 @@ def _costs(costs: Costs | None) -> str:
     if costs is None:
         return ""
     heading, *rows = ([*map(escaped, row)] for row in costs)
-    return f"{HEADING}:\n\n{grid(heading, rows)}"
+    return f"{COST_HEADING}:\n\n{grid(heading, rows)}"
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:

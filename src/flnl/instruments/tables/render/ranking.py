@@ -1,7 +1,8 @@
-"""Rank methods over all settings of a paper."""
+"""Rank methods over all settings of a paper, and say what a ranking rests on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from flnl.console.ties import compared
+from flnl.console.words import counted
+from flnl.core.together import together
 from flnl.instruments.compare import ranking as compare
 from flnl.instruments.tables.results import Filled
 from flnl.instruments.tables.table import Row, Table
@@ -45,6 +48,29 @@ def papers_mean_ranks(ranking: Ranking) -> dict[str, float] | None:
         return None
     ranks = rankdata(-np.array(columns), axis=1).mean(0)
     return dict(zip(methods, ranks.tolist(), strict=True))
+
+
+def left_out(ranking: Ranking) -> list[str]:
+    """Methods and settings that a ranking excludes, with the reasons."""
+    lines = []
+    if ranking.without_methods:
+        lines.append(f"Methods that lack a number in one of these settings: {', '.join(ranking.without_methods)}.")
+    if ranking.without_settings:
+        tables = Counter(setting.table for setting in ranking.without_settings)
+        columns = ", ".join(f"{counted(n, 'column')} of {table}" for table, n in tables.items())
+        lines.append(f"Settings in which one of these methods lacks a number: {columns}.")
+    if ranking.repeated:
+        columns = counted(ranking.repeated, "column")
+        lines.append(f"Not counted again: {columns} with another's runs, of all or most methods.")
+    return lines
+
+
+def rests_on(ranking: Ranking) -> str:
+    """The settings that a ranking is based on, by table."""
+    tables = together((setting.table, setting.column) for setting in ranking.settings)
+    listed = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
+    alike = " They share data, and so are not independent." if len(ranking.settings) > 1 else ""
+    return f"{counted(len(ranking.settings), 'setting')}: {listed}.{alike}"
 
 
 def is_ranked(table: Table) -> bool:

@@ -20,12 +20,11 @@ from flnl.figures.drawing import FIGURES
 from flnl.figures.style import DASHES, EIGHT, look
 from flnl.instruments.compare import diagram
 from flnl.instruments.compare.runs import shown
-from flnl.instruments.tables.render import drawings, phrases
+from flnl.instruments.tables.render import agreement, drawings, ranking
 from flnl.instruments.tables.render.agreement import Agreement
-from flnl.instruments.tables.render.costs import HEADING, Costs, costs
-from flnl.instruments.tables.render.evidence import Evidence
-from flnl.instruments.tables.render.ranking import Ranking, papers_mean_ranks
-from flnl.instruments.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet
+from flnl.instruments.tables.render.evidence import COST_HEADING, Costs, Evidence
+from flnl.instruments.tables.render.ranking import Ranking
+from flnl.instruments.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet, pieces
 from flnl.instruments.tables.results import Cell, Filled, Run
 
 log = logging.getLogger(__name__)
@@ -85,14 +84,9 @@ class Shown:
         return self.filled.table.name
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Counter[str]:
         """Cells by their state."""
         return Counter(cell.state for row in self.filled.cells for cell in row)
-
-    @property
-    def total(self) -> int:
-        """Number of cells."""
-        return sum(self.counts.values())
 
     def anchor(self, i: int, j: int) -> str:
         """The anchor of a cell's runs."""
@@ -105,7 +99,7 @@ class Shown:
     @cached_property
     def costs(self) -> Costs | None:
         """What its runs cost, if they have recorded it."""
-        return costs(self.filled, self.evidence)
+        return self.evidence.costs(self.filled)
 
     @property
     def methods(self) -> list[str]:
@@ -249,9 +243,10 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         methods=sorted({method for table in tables for method in table.methods}, key=str.lower),
         states=STATES,
         counted=counted,
-        phrases=phrases,
-        papers_mean_ranks=papers_mean_ranks,
+        pieces=pieces,
+        agreement=agreement,
+        ranking=ranking,
         unpublished=UNPUBLISHED,
         noise_heading=NOISE,
-        cost_heading=HEADING,
+        cost_heading=COST_HEADING,
     )

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from flnl.console.markdown import grid
-from flnl.instruments.tables.render.agreement import Agreement, agreements
+from flnl.instruments.tables.render.agreement import Agreement, agreements, coefficient, decimals
 from flnl.instruments.tables.render.markdown import escaped
-from flnl.instruments.tables.render.phrases import coefficient, decimals
 from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
 from flnl.instruments.tables.results import Filled
 

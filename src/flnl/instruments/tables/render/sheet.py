@@ -232,6 +232,15 @@ class Sheet:
         return [*self.merged, *self.partly, *self.filled.notes, *self.filled.table.notes]
 
 
+def pieces(sentence: str) -> list[tuple[str, bool]]:
+    """The parts of a sentence in order, and whether each is code, which stands between backticks in the sentence.
+
+    >>> pieces("Chosen by `flnl tune`.")
+    [('Chosen by ', False), ('flnl tune', True), ('.', False)]
+    """
+    return [(part, i % 2 == 1) for i, part in enumerate(sentence.split("`")) if part]
+
+
 def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-") -> str:
     """Format as ``−1.50 ± 0.25``; ``sign="+"`` also marks positive numbers."""
     if mean == NEVER:
