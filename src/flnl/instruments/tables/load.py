@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, replace
 from functools import cache
@@ -185,38 +185,35 @@ def table(name: str) -> Table:
         raise UserError(f"{_shown(path)}: scales: {_unknown(unknown, scales(), 'scale')}")
     rows = ((*row.overrides, *chain(*row.where.values())) for row in written.rows)
     check_keys(chain(written.overrides, *(c.overrides for c in written.columns), *rows), f"{_shown(path)}: ")
-    for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
-        if twice := [label for label in labels if labels.count(label) > 1]:
-            raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")
-    if written.metric.over == "lowest" and written.metric.higher_is_better is not False:
-        raise UserError(f"{_shown(path)}: metric.over is lowest, which only a metric where lower is better can have")
-    for row in written.rows:
-        if row.cells is not None and len(row.cells) != len(written.columns):
-            raise UserError(
-                f"{_shown(path)}: {row.label} has {len(row.cells)} cells for {len(written.columns)} columns"
-            )
-        if Number(NEVER, None) in (row.cells or ()) and written.metric.higher_is_better is not False:
-            raise UserError(
-                f"{_shown(path)}: {row.label} has a cell “never”, which only a metric where lower is better can have"
-            )
-        if idle := [
-            line
-            for line in row.where
-            if not any(triggers(line) <= {*written.overrides, *c.overrides} for c in written.columns)
-        ]:
-            raise UserError(f"{_shown(path)}: {row.label}: where names {idle[0]}, which no column has")
+    columns = tuple(replace(c, overrides=(*written.overrides, *c.overrides)) for c in written.columns)
+    if fault := next(_contradictions(written, columns), None):
+        raise UserError(f"{_shown(path)}: {fault}")
     own = [
         Row(r.label, r.label if r.method is None else r.method, r.overrides, r.missing, tuple(r.where.items()))
         for r in written.rows
     ]
+    cells = tuple(row.cells or (None,) * len(columns) for row in written.rows)
     held = {key: value for key, value in vars(written).items() if key not in ("overrides", "rows", "columns")}
-    return Table(
-        name=name,
-        rows=tuple(own),
-        columns=tuple(replace(c, overrides=(*written.overrides, *c.overrides)) for c in written.columns),
-        cells=tuple(row.cells or (None,) * len(written.columns) for row in written.rows),
-        **held,
-    )
+    return Table(name=name, rows=tuple(own), columns=columns, cells=cells, **held)
+
+
+def _contradictions(written: _Table, columns: Sequence[Column]) -> Iterator[str]:
+    """What does not go together in a table, whose ``columns`` have the overrides of all."""
+    for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in columns])):
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            yield f"two {what} are called {twice[0]}; give each a label of its own"
+    other = ", which only a metric where lower is better can have"
+    lower = written.metric.higher_is_better is False
+    if written.metric.over == "lowest" and not lower:
+        yield f"metric.over is lowest{other}"
+    for row in written.rows:
+        if row.cells is not None and len(row.cells) != len(columns):
+            yield f"{row.label} has {len(row.cells)} cells for {len(columns)} columns"
+        if Number(NEVER, None) in (row.cells or ()) and not lower:
+            yield f"{row.label} has a cell “never”{other}"
+        for line in row.where:
+            if not any(triggers(line) <= {*column.overrides} for column in columns):
+                yield f"{row.label}: where names {line}, which no column has"
 
 
 def readable() -> tuple[tuple[Table, ...], list[str]]:
