@@ -119,9 +119,13 @@ class Crossed:
         """Whether the cells of a column are of the same draws."""
         return len({frozenset(cell.values) for cell in self.column(j).values()}) <= 1
 
+    def means(self, j: int) -> dict[int, float]:
+        """The means of a column as they are compared, by row."""
+        return {i: compared(cell.number.mean) for i, cell in self.column(j).items() if cell.number is not None}
+
     def best(self, j: int) -> list[int]:
         """The rows with the best mean of a column: none of one row, of unequal seeds, or of several settings."""
-        means = {i: compared(cell.number.mean) for i, cell in self.column(j).items() if cell.number is not None}
+        means = self.means(j)
         if len(means) < 2 or self.measure.higher is None or not self.equal_seeds(j) or not self.one_setting(j):
             return []
         best = (max if self.measure.higher else min)(means.values())
@@ -154,19 +158,16 @@ class Crossed:
             UserError: unless it is one row.
         """
         key, _, value = against.partition("=")
-        named = [i for i, row in enumerate(self.rows) if against in (row.name, row.heading)]
-        found = named or [
-            i
-            for i, row in enumerate(self.rows)
-            if any(one == key and same(there, value) for one, there in zip(row.keys, row.values, strict=True))
-        ]
         names = [row.name for row in self.rows]
-        if len(found) == 1:
-            return found[0]
-        if found:
+        values = [dict(zip(row.keys, row.values, strict=True)) for row in self.rows]
+        found = [i for i, row in enumerate(self.rows) if against in (row.name, row.heading)]
+        found = found or [i for i, of in enumerate(values) if key in of and same(of[key], value)]
+        if not found:
+            raise UserError(f"--against {against} is no row of the table; {instead(value or against, [*names, BEST])}")
+        if len(found) > 1:
             several = ", ".join(names[i] for i in found)
             raise UserError(f"--against {against} is several rows: {several}; name one of them")
-        raise UserError(f"--against {against} is no row of the table; {instead(value or against, [*names, BEST])}")
+        return found[0]
 
     def marks(self, i: int, j: int) -> str:
         """``t`` and ``w``: which tests tell a cell apart from the first reference."""
@@ -182,16 +183,11 @@ class Crossed:
             return None
         sign = 1 if self.measure.higher else -1
         settings = []
-        for j in range(len(self.columns)):
-            if self.best(j):
-                cells = self.column(j)
-                numbers = {
-                    self.rows[i].name: sign * compared(cell.number.mean)
-                    for i, cell in cells.items()
-                    if cell.number is not None
-                }
-                runs = {self.rows[i].name: tuple(str(r.folder) for r in cell.row.runs) for i, cell in cells.items()}
-                settings.append(Setting(self.heading(j), numbers, runs))
+        for j in filter(self.best, range(len(self.columns))):
+            numbers = {self.rows[i].name: sign * mean for i, mean in self.means(j).items()}
+            cells = self.column(j).items()
+            runs = {self.rows[i].name: tuple(str(run.folder) for run in cell.row.runs) for i, cell in cells}
+            settings.append(Setting(self.heading(j), numbers, runs))
         return ranked(settings)
 
     # -------------------------------------------------------------------------------------------------------- notes

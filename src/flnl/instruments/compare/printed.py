@@ -101,12 +101,9 @@ class Printed:
 
     def _notes(self, bold: bool) -> list[str]:
         """The notes, with the word for how the best is marked."""
-        notes = self.table.notes
-        return (
-            notes
-            if bold
-            else [note.replace("Bold:", "*:", 1).replace("none is bold", "none has a *") for note in notes]
-        )
+        if bold:
+            return self.table.notes
+        return [note.replace("Bold:", "*:", 1).replace("none is bold", "none has a *") for note in self.table.notes]
 
     def _tests(self) -> list[str]:
         """The comparisons as text, those of a column below its heading."""
