@@ -142,9 +142,9 @@ def _times(title: str, timed: Sequence[Timed]) -> Table:
             table.add_row(*row, one.failure, "", "", "")
             continue
         how = "together" if one.stacked else "one by one"
-        rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
+        rate = one.setting.images / one.pace.seconds
         times = duration(one.pace.seconds), duration(one.pace.seconds * one.setting.fedcorr)
-        table.add_row(*row, rate, *times, how)
+        table.add_row(*row, f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", *times, how)
     return table
 
 

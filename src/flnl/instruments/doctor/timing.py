@@ -79,11 +79,6 @@ class Timed:
     failure: str = ""
     error: str = ""  # what was raised, if it was not that the memory is too small
 
-    @property
-    def images_a_second(self) -> float:
-        """Training images a second; 0 without a measurement."""
-        return 0.0 if self.pace is None else self.setting.images / self.pace.seconds
-
 
 def settings() -> list[Setting]:
     """What ``conf/doctor/networks.yaml`` lists."""

@@ -142,7 +142,8 @@ class Plan:
                 check_settings(row, column)
             seeds = scaling.of(table, self.seeds).seeds
             found = {seed: self._identity((*overrides, f"seed={seed}"), identities) for seed in seeds}
-            if row.own and self._starting and not all(self._begun(identity) for identity in found.values()):
+            records = (self.folder / identity.folder / RESULT for identity in found.values())
+            if row.own and self._starting and not all(file.exists() for file in records):  # else it was right there
                 identities.composer.check(overrides)
             runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
         except UserError as error:
@@ -156,10 +157,6 @@ class Plan:
         """The identity of a run, with the folder of a run of the same data elsewhere if that has begun."""
         identity = identities.of(overrides)
         return replace(identity, folder=self._moved.folder(identity.folder, identity.key, overrides))
-
-    def _begun(self, identity: Identity) -> bool:
-        """Whether a run has a record, so that its configuration was right where it ran."""
-        return (self.folder / identity.folder / RESULT).exists()
 
     def _check_own(self) -> None:
         """Note the settings in which rows of the user's own cannot run.

@@ -158,15 +158,10 @@ def _said(rows: Rows, say: Callable[[Sequence[Ended]], Iterable[str]]) -> Iterat
 def sources(rows: Rows) -> list[str]:
     """How many runs used data other than the published files, and which, according to their records."""
     runs = _once([cell for cells in rows.values() for cell in cells])
-    unverified: Counter[tuple[str, str]] = Counter()
-    folders: Counter[tuple[str, str]] = Counter()
-    for run in runs:
-        data = run.record.config.get("dataset", {})
-        name = (str(data.get("name")), run.record.data or "")
-        if data.get("verify") is False:
-            unverified[name] += 1
-        if recorded_name(str(data.get("_target_"))) == FOLDER:
-            folders[name] += 1
+    used = [(run.record.config.get("dataset", {}), run.record.data or "") for run in runs]
+    names = [(data, (str(data.get("name")), digest)) for data, digest in used]
+    unverified = Counter(name for data, name in names if data.get("verify") is False)
+    folders = Counter(name for data, name in names if recorded_name(str(data.get("_target_"))) == FOLDER)
     files = "files that were not compared with the published ones (dataset.verify=false)"
     return [
         f"{number} of {len(runs)} runs took {name} from {origin}: images that went through JPEG, for one, are not "

@@ -229,9 +229,8 @@ def _parsed(text: bytes, where: str) -> tuple[str, Written]:
         rows = [*_rows(held)]
         texts = (held[key] for key in ("key", "status", "folder"))
         numbers = (row[key] for row in rows for key in CURVE if key in row)
-        if not (rows and isinstance(held["metrics"], dict) and all(isinstance(text, str) for text in texts)):
-            raise TypeError
-        if not all(isinstance(number, int | float) for number in numbers):
+        typed = all(isinstance(text, str) for text in texts) and all(isinstance(x, int | float) for x in numbers)
+        if not (rows and isinstance(held["metrics"], dict) and typed):
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{where} is damaged; {REPAIR}") from None

@@ -15,7 +15,7 @@ from flnl.config.identity import placed_key, run_key
 from flnl.config.override_text import without
 from flnl.console.shell import joined
 from flnl.core.errors import UserError
-from flnl.instruments.tune.scores import HELD_OUT, MEASURES, RESULT, VALIDATION, score
+from flnl.instruments.tune.scores import HELD_OUT, ON_TEST_SET, RESULT, VALIDATION, score
 from flnl.instruments.tune.space import Space
 from flnl.record.run import TUNING, RunRecord
 from flnl.record.trace import Trace
@@ -101,10 +101,8 @@ class Runs:
             if study.chosen is not None
         }
         self._complete([run for of_study in wanted.values() for run in of_study.values()], RESULT)
-        return [
-            replace(study, reported=self._reported(wanted[number])) if number in wanted else study
-            for number, study in enumerate(studies)
-        ]
+        reported = {number: self._reported(runs) for number, runs in wanted.items()}
+        return [replace(study, reported=reported.get(number, study.reported)) for number, study in enumerate(studies)]
 
     def _launch(self, combinations: Sequence[tuple[Sequence[str], Values]], seeds: Sequence[int]) -> None:
         """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares."""
@@ -113,11 +111,7 @@ class Runs:
 
     def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
         folders = {seed: self.root / run.folder for seed, run in runs.items()}
-        scores = {
-            measure: {seed: score(folder, measure) for seed, folder in folders.items()}
-            for measure in MEASURES
-            if measure != VALIDATION
-        }
+        scores = {one: {seed: score(folder, one) for seed, folder in folders.items()} for one in ON_TEST_SET}
         return Reported(scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flnl.core.errors import UserError
 from flnl.instruments.tables import run_record
-from flnl.instruments.tables.results import Cell, Filled, Run
+from flnl.instruments.tables.results import Filled, Run
 from flnl.record.run import RESULT
 from flnl.storage.input_file import parse_json
 from flnl.storage.spreadsheet import text_of
@@ -45,7 +45,7 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
     rendered, name = _records_of(out / f"{filled.table.name}.csv"), filled.table.name
     labels, rows = [column.label for column in filled.table.columns], [row.label for row in filled.table.rows]
     fewer = [
-        Loss(f"{name} {row} {labels[k]}", len(records), len(cell.runs), _begun(cell), changed=_others(records, cell))
+        _fewer(f"{name} {row} {labels[k]}", records, cell.runs)
         for row, cells in zip(rows, filled.cells, strict=True)
         for which, cell in zip(filled.of_paper, cells, strict=True)
         for k in which
@@ -55,13 +55,10 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
     return fewer + [Loss(f"{name} {row} {column}", runs, 0, gone=True) for (row, column), runs in left.items()]
 
 
-def _others(records: Sequence[str], cell: Cell) -> bool:
-    """Whether a cell has runs, and none of them is one of ``records``."""
-    return bool(cell.runs) and not {run.folder.name for run in cell.runs} & set(records)
-
-
-def _begun(cell: Cell) -> tuple[Path, ...]:
-    return tuple(run.folder for run in cell.runs if not _whole(run) and (run.folder / RESULT).exists())
+def _fewer(cell: str, records: Sequence[str], runs: Sequence[Run]) -> Loss:
+    begun = tuple(run.folder for run in runs if not _whole(run) and (run.folder / RESULT).exists())
+    changed = bool(runs) and not {run.folder.name for run in runs} & {*records}
+    return Loss(cell, len(records), len(runs), begun, changed=changed)
 
 
 def _whole(run: Run) -> bool:
