@@ -43,11 +43,7 @@ def draw(record: RunRecord, places: Sequence[Path] = (), data: Mapping[str, str]
     """Draw test samples by class; if labels are known to be wrong, also those samples by true and by given class.
 
     At most ``MOST`` evenly spaced samples of each kind are shown. The two panels of wrong labels show the same points.
-
-    Args:
-        record: the run's record.
-        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
-        data: where the run's data lie here, by key.
+    ``places`` and ``data`` are as in ``flnl.figures.drawing.save``.
 
     Raises:
         UserError: if the run has no model, or its data cannot be reproduced.

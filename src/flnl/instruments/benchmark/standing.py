@@ -19,9 +19,6 @@ from flnl.instruments.compare.significance import Paired, holm, least
 RESAMPLES = 2000
 INTERVAL = 0.95
 
-Ranked = Mapping[str, Mapping[str, Score]]
-"""By entry, by task."""
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -29,7 +26,7 @@ class Standing:
 
     benchmark: Benchmark
     tasks: Sequence[Task]
-    scores: Ranked
+    scores: Mapping[str, Mapping[str, Score]]  # by entry, by task
 
     @cached_property
     def mean_ranks(self) -> dict[str, float]:

@@ -34,11 +34,8 @@ def draw(ranking: Ranking[S], made: str) -> Figure:
 def diagram(ranks: Mapping[str, float], same: DataFrame, caption: str, difference: float | None = None) -> Figure:
     """Methods at their mean ranks, best on the left; bars join those that a test does not tell apart.
 
-    Args:
-        ranks: mean ranks, the best first.
-        same: p-values of each pair of methods; those above 0.05 are joined.
-        caption: below the diagram.
-        difference: the critical difference, drawn as a length; None if the test has none.
+    They are those whose p-value in ``same`` is above 0.05. The critical ``difference`` is drawn as a length, if the
+    test has one.
     """
     figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
     axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))

@@ -55,13 +55,10 @@ def finished_run(folder: Path) -> RunRecord:
 def configuration(
     run: RunRecord, overrides: Sequence[str], places: Sequence[Path] = (), trusted: Sequence[str] = ()
 ) -> DictConfig:
-    """The configuration that repeats the run.
+    """The configuration that repeats the run; ``overrides`` say how to run it, and where its files lie.
 
-    Args:
-        run: the finished run.
-        overrides: how to run it, and where its files lie.
-        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
-        trusted: dotted paths of code of the user's own that the record may name.
+    The record may name classes that files in the folders ``places`` name, as those in ``conf/`` do, and code of the
+    user's own by the dotted paths ``trusted``.
 
     Raises:
         UserError: naming what a record may not choose, what the overrides may not change, or what is missing here.

@@ -93,14 +93,9 @@ class Plan:
     ) -> None:
         """Determine the runs of every cell.
 
-        Args:
-            tables: those to plan.
-            scaling: the scale.
-            seeds: number of seeds; None for the tables' own, or else the scale's.
-            root: parent of the folders of runs, one folder a scale.
-            every: all tables. A run that one of them shares with ``tables`` also records what that table needs, so it
-                need not be repeated for it.
-            starting: whether runs may be started: cells of the user's own rows are then checked as their runs will be.
+        Without ``seeds``, their number, these are the tables' own, or else the scale's; ``root`` has a folder a
+        scale. A run that a table of ``every`` shares with ``tables`` also records what that one needs, so that it need
+        not be repeated for it. If runs may be ``starting``, cells of the user's own rows are checked as runs will be.
 
         Raises:
             UserError: if a cell's overrides are invalid.

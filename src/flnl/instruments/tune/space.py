@@ -120,11 +120,7 @@ class Space:
         return values
 
 
-Evaluate = Callable[[Sequence[Values]], list[Trial]]
-"""Runs some combinations of values under every seed."""
-
-
-def optuna_search(space: Space, evaluate: Evaluate, trials: int) -> list[Trial]:
+def optuna_search(space: Space, evaluate: Callable[[Sequence[Values]], list[Trial]], trials: int) -> list[Trial]:
     """``trials`` combinations that a tree-structured Parzen estimator suggests, one after another.
 
     Its seed is fixed, so that a search that was stopped asks for the same combinations again, whose runs are there.

@@ -45,10 +45,8 @@ VARIABLES = {INK: "currentColor", GREY: "var(--rule)"} | {
 def curves(rows: Mapping[int, Sequence[Curve]], limits: tuple[float, float], furthest: float) -> Figure:
     """Test accuracy over participations: a line per row, the mean over seeds with a band of one standard deviation.
 
-    Args:
-        rows: the curves of each row, one per seed, by the row's place among the drawn rows; the place sets its style.
-        limits: range of the accuracy axis, in percent.
-        furthest: end of the participations axis.
+    ``rows`` has the curves of each row, one per seed, by its place among the drawn rows, which sets its style. The axes
+    go over ``limits`` of accuracy, in percent, and to the ``furthest`` participation.
     """
     figure = Figure(figsize=PANEL)
     axes = figure.add_axes((0.125, 0.185, 0.855, 0.775))

@@ -26,7 +26,6 @@ COST_HEADING = "What a run costs, mean over the finished runs of a row"
 NEW = {"training_passes", "cpu_time_s", "peak_memory"}
 """Records of early versions have none of these: of them there is no table."""
 
-
 Costs = Sequence[Sequence[str]]
 """A table: its heading, and for each row its label and its means."""
 

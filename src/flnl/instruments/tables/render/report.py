@@ -29,7 +29,6 @@ from flnl.instruments.tables.results import Cell, Filled, Run
 
 log = logging.getLogger(__name__)
 
-TEMPLATE = "report.html.j2"
 UNPUBLISHED = "Other tables"
 STATES = {
     "run": "run",
@@ -232,7 +231,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """Render the page."""
     tables = [table for paper in papers for table in paper.tables]
     counts = {state: sum(table.counts[state] for table in tables) for state in PLACEHOLDERS}
-    return template(Path(__file__).with_name(TEMPLATE), {"shown": shown}).render(
+    return template(Path(__file__).with_name("report.html.j2"), {"shown": shown}).render(
         scale=papers[0].tables[0].filled.scale,
         tuned=is_tuned(papers),
         changes=changes(papers),
