@@ -1,7 +1,12 @@
-"""When means over seeds or rounds count as equal."""
+"""When means over seeds or rounds count as equal, and how exactly they are written."""
 
 DIGITS = 10
 """Significant digits to which means are compared, and written into files: far beyond what any test set can tell."""
+
+
+def exact(number: float | None) -> str:
+    """A number as files have it; empty if there is none."""
+    return "" if number is None else f"{number:.{DIGITS}g}"
 
 
 def compared(mean: float) -> float:
@@ -13,4 +18,4 @@ def compared(mean: float) -> float:
     >>> one == other, compared(one) == compared(other)
     (False, True)
     """
-    return float(f"{mean:.{DIGITS}g}")
+    return float(exact(mean))

@@ -9,7 +9,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from flnl.console.markdown import grid, literal
-from flnl.console.ties import DIGITS
+from flnl.console.ties import exact
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.crossed import BEST, Cell, Comparison, Crossed
 from flnl.instruments.compare.latex import escaped
@@ -223,22 +223,18 @@ class Printed:
         seeds = " ".join(str(seed) for seed, _ in sorted(cell.values))
         best = int(i in self.table.best(j))
         heading, measure = self.table.columns[j].heading, self.table.measure.csv
-        return [self.table.names[i], heading, measure, _exact(mean), _exact(deviation), len(cell.values), seeds, best]
+        return [self.table.names[i], heading, measure, exact(mean), exact(deviation), len(cell.values), seeds, best]
 
     def _tested(self, one: Comparison) -> list[object]:
         paired = one.paired
         numbers = [paired.mean, paired.deviation]
         against = self.table.rows[one.reference].name
         p = [paired.t, one.t, paired.wilcoxon, one.wilcoxon]
-        return [against, *map(_exact, numbers), len(paired.differences), *map(_exact, p)]
+        return [against, *map(exact, numbers), len(paired.differences), *map(exact, p)]
 
 
 def _width(column: tuple[Sequence[str], Sequence[Piece]]) -> int:
     return max(len(text) for text in (*column[0], *(cell for cell, _ in column[1])))
-
-
-def _exact(value: float | None) -> str:
-    return "" if value is None else f"{value:.{DIGITS}g}"
 
 
 def _p(p: float | None) -> str:

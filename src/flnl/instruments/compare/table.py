@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from flnl.console.markdown import grid
 from flnl.console.suggestions import instead
 from flnl.console.terminal import visible
-from flnl.console.ties import DIGITS, compared
+from flnl.console.ties import compared, exact
 from flnl.core.errors import UserError
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.latex import escaped
@@ -356,7 +356,7 @@ class Table:
                 number = line.numbers[column.key]
                 both = (None, None) if number is None else (number.mean, number.deviation)
                 values += both if column.spread else both[:1]
-            rows.append([*self._first(line), *("" if value is None else f"{value:.{DIGITS}g}" for value in values)])
+            rows.append([*self._first(line), *map(exact, values)])
         return csv_text(rows)
 
 

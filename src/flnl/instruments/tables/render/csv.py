@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from flnl.console.ties import DIGITS
+from flnl.console.ties import exact
 from flnl.instruments.compare.runs import shown
 from flnl.instruments.tables.render.evidence import Evidence
 from flnl.instruments.tables.render.sheet import differences, footnote
@@ -38,8 +38,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
                 "metric": metric.name,
                 "unit": metric.unit,
                 "over": metric.over,
-                "ours": _number(cell.number),
-                "ours_std": _number(cell.std),
+                "ours": exact(cell.number),
+                "ours_std": exact(cell.std),
                 "seeds": len(cell.values),
                 "state": cell.state,
                 "note": footnote(cell),
@@ -50,16 +50,12 @@ def table(filled: Filled, evidence: Evidence) -> str:
             for k, paper, apart in zip(which, cell.papers, differences(cell), strict=True):
                 theirs = {
                     "paper_column": labels[k],
-                    "paper": _number(paper.mean if paper else None),
-                    "paper_std": _number(paper.std if paper else None),
-                    "difference": _number(apart),
+                    "paper": exact(paper.mean if paper else None),
+                    "paper_std": exact(paper.std if paper else None),
+                    "difference": exact(apart),
                 }
                 rows.append(ours | theirs)
     return csv_text([FIELDS, *([row[name] for name in FIELDS] for row in rows)])
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.{DIGITS}g}"
 
 
 def _list(texts: list[str]) -> str:
