@@ -22,7 +22,7 @@ from flnl.instruments.doctor.agreement import TOLERANCE, Agreement, agreements
 from flnl.instruments.doctor.surroundings import Row, surroundings
 from flnl.instruments.doctor.timing import Setting, Timed, known, settings, timings
 from flnl.run.paces_here import paces_here
-from flnl.storage.paces import Pace, Paces
+from flnl.storage.paces import Paces
 
 
 def chosen(texts: Sequence[str]) -> list[Setting]:
@@ -115,7 +115,10 @@ def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Set
         for one in timings(place.type, name, wanted):
             timed.append(one)
             if one.pace is not None and not lost:
-                lost = _kept(one.pace, cache)
+                try:  # at once, so that it is not lost if the doctor is stopped
+                    Paces.add(cache, [one.pace])
+                except (OSError, Timeout) as error:
+                    lost = in_one_line(error)
             count = len({(of.setting.title, of.batch) for of in timed})
             progress.update(task, description=f"timing: {count} of {len(wanted)}, {one.setting.title}")
     console.print(_times(f"local training on {name}{threads}", timed))
@@ -146,15 +149,6 @@ def _times(title: str, timed: Sequence[Timed]) -> Table:
         times = duration(one.pace.seconds), duration(one.pace.seconds * one.setting.fedcorr)
         table.add_row(*row, f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", *times, how)
     return table
-
-
-def _kept(pace: Pace, cache: Path) -> str:
-    """Keep a pace, so that it is not lost if the doctor is stopped; return why that was not possible, else nothing."""
-    try:
-        Paces.add(cache, [pace])
-    except (OSError, Timeout) as error:
-        return in_one_line(error)
-    return ""
 
 
 def _busy(console: Console) -> Progress:
