@@ -20,7 +20,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
-from flnl.instruments.benchmark import definition, entries, standing
+from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark import page as benchmark
 from flnl.instruments.compare.significance import Paired
 from flnl.instruments.tables import load, run_record
@@ -285,7 +285,7 @@ def _reported(study: Study) -> Mapping[str, float]:
     return {str(seed): 100 * (score or 0.0) for seed, score in study.reported.scores["mean_last_10"].items()}
 
 
-def highest(scores: standing.Ranked, task: str) -> str:
+def highest(scores: Mapping[str, Mapping[str, entries.Score]], task: str) -> str:
     """The entry with the highest mean in a task."""
     return max(scores, key=lambda name: scores[name][task].mean)
 
