@@ -28,6 +28,8 @@ from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
+from flnl.config.compose import options as known
+from flnl.config.folders import search_path
 from flnl.config.override_text import key_of, value_of
 from flnl.config.pinning import pin
 from flnl.console.extras import install
@@ -39,14 +41,16 @@ from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, claims, drawn
 from flnl.instruments.tune.space import Space
+from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
-EQUAL = (
-    *("experiment", "seed", "data_seed", "dataset", "partition", "noise", "fault", "shift", "model", "protocol"),
-    *("rounds", "fraction", "eval", "centralized", "precision", "train.lr", "train.epochs", "train.steps"),
-)
-"""Sections and keys that are the same for all entries, beside the learning rate, which is chosen."""
+SET = ("method", "experiment", "eval.validation")
+"""What a study fixes beside an entry's own keys."""
+OWN = ("method", "train")
+"""Sections of which an entry may set keys."""
+EQUAL = ("train.lr", "train.epochs", "train.steps")
+"""Those of them that are the same for all entries, beside the learning rate, which is chosen."""
 
 
 def parser() -> Parser:
@@ -114,6 +118,8 @@ def benchmark(arguments: Sequence[str]) -> bool:
         raise UserError(f"flnl benchmark {options.verb} takes no --name, and nothing after --; run and verify do")
     if options.verb != "run" and options.trials is not None:
         raise UserError(f"flnl benchmark {options.verb} takes no --trials; run does")
+    if options.verb not in ("run", "verify") and (options.tasks or options.tier or options.config_dir):
+        raise UserError(f"flnl benchmark {options.verb} takes no --tasks, --tier, --config-dir; run and verify do")
     if options.verb != "verify" and options.draw:
         raise UserError(f"flnl benchmark {options.verb} takes no --draw; verify does")
     if options.verb == "list":
@@ -149,7 +155,14 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         UserError: if the command does not say which, or a run fails.
     """
     tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
-    entered = [(entries.folder_of(version, one[0], options.results), *one) for one in _asked(version, options)]
+    wanted = []
+    for name, overrides, ceiling in _asked(version, options):
+        folder = entries.folder_of(version, name, options.results)
+        experiments = [task.ceiling if ceiling else task.override for task in tasks if not (ceiling and task.clean)]
+        if not experiments:
+            raise UserError(f"{name}: right labels of a clean task are those of {FEDAVG}; name noisy tasks")
+        check_same(folder, name, overrides)
+        wanted.append((folder, name, overrides, experiments))
     search = ["--margin", str(version.margin), "--skip", "chosen"]
     if options.trials is not None:
         search = ["--trials", str(options.trials)]
@@ -157,11 +170,8 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     from flnl.commands.tune import tune
 
     failed = []
-    for folder, name, overrides, ceiling in entered:
+    for folder, name, overrides, experiments in wanted:
         check_folder(f"--results {options.results}", folder)
-        experiments = [task.ceiling if ceiling else task.override for task in tasks if not (ceiling and task.clean)]
-        if not experiments:
-            continue
         folder.mkdir(parents=True, exist_ok=True)
         print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
         try:
@@ -190,12 +200,14 @@ def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str],
     """What is entered: name, overrides, and whether it is the ceiling."""
     overrides = list(options.overrides)
     if overrides == [CEILING]:
+        if options.name is not None or options.trials is not None:
+            raise UserError(f"flnl benchmark run {CEILING} takes no --name and no --trials")
         return [(CEILING, [f"method={FEDAVG}"], True)]
     chosen = [one for one in overrides if key_of(one) == "method"]
     if len(chosen) != 1:
         raise UserError("flnl benchmark run needs a method: flnl benchmark run method=fedcorr")
     for one in overrides:
-        if {key_of(one), re.split(r"[./]", key_of(one))[0]} & {*EQUAL}:
+        if key_of(one) in EQUAL or re.split(r"[./]", key_of(one))[0] not in OWN:
             raise UserError(
                 f"{one}: {key_of(one)} is the benchmark's, equal for all entries; set what is the method's own"
             )
@@ -205,8 +217,25 @@ def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str],
         raise UserError(f"--name {options.name} names one entry, and there are {len(methods)} methods")
     if others and options.name is None:
         raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
+    if options.name == CEILING or (options.name in known("method") and (others or options.name != methods[0])):
+        raise UserError(f"--name {options.name} is that of another entry: give a name of its own")
     _check_search(version, options.trials, others)
     return [(options.name or method, [f"method={method}", *others], False) for method in methods]
+
+
+def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
+    """Whether the entry in a folder, if there is one, is of the same method with the same keys of its own.
+
+    Raises:
+        UserError: if it is not.
+    """
+    if not (folder / SCORES).exists():
+        return
+    for study in Tuned.load(folder / SCORES).studies:
+        axes = {key for trial in study.trials for key in trial.values}
+        there = {f"method={study.each['method']}", *(one for one in study.fixed if key_of(one) not in SET)}
+        if there != {one for one in overrides if key_of(one) not in axes}:
+            raise UserError(f"{name} is the entry of {' '.join(sorted(there))}: give this one a --name of its own")
 
 
 def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:
@@ -244,8 +273,9 @@ def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> 
     from flnl.api.runs import run as trained
 
     quiet = ("wandb.mode=disabled", "figures=false", "products=false")
+    words = [*search_path(options.config_dir), *claim.overrides, *quiet]
     with tempfile.TemporaryDirectory() as folder:
-        metrics = trained([*claim.overrides, *quiet, f"output={folder}/run", *launching]).numbers
+        metrics = trained([*words, f"output={folder}/run", *launching]).numbers
     differences = [*claim.differences(metrics)]
     print_line(f"{claim}: {counted(len(claim.trace.metrics), 'number')}, {len(differences) or 'none'} different")
     for line in differences:

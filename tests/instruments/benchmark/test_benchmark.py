@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from flnl.commands.benchmark import benchmark as command
+from flnl.commands.benchmark import check_same
 from flnl.config import compose
 from flnl.config.pinning import X86
 from flnl.core.errors import UserError
@@ -186,6 +190,42 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
 
 
+def test_a_withdrawn_entry_decides_nothing(results: Path) -> None:
+    """Not even which tasks are ranked; and of clean tasks alone there is no ranking."""
+    (results / "t" / "better" / "withdrawn.md").write_text("it read the test set, too")
+    shutil.rmtree(results / "t" / "fedavg")
+    enter(results, "fedavg", {"benchmark/one": 0.5, "benchmark/calm": 0.9})
+    page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    assert [task.name for task in page.noisy] == ["one"]
+    assert {*page.standing.scores} == {"fedavg", "half"}
+    assert "Not yet in the ranking" not in page.markdown()
+    for name in ("fedavg", "half"):
+        shutil.rmtree(results / "t" / name)
+        enter(results, name, {"benchmark/calm": 0.9})
+    alone = Page(RULES, [*entries.entries(RULES, results)], results / "t")
+    assert not alone.standing.scores
+    assert "### Task calm" in alone.markdown()
+
+
+def test_an_entry_is_of_one_method_with_one_set_of_keys(tmp_path: Path) -> None:
+    enter(tmp_path, "mine", {"benchmark/one": 0.9})
+    folder = tmp_path / "t" / "mine"
+    check_same(folder, "mine", ["method=mine"])
+    check_same(tmp_path / "t" / "nobody", "nobody", ["method=fedavg"])
+    for others in (["method=fedavg"], ["method=mine", "method.mu=1"]):
+        with pytest.raises(UserError, match=r"^mine is the entry of method=mine: give this one a --name of its own$"):
+            check_same(folder, "mine", others)
+
+
+def test_the_newest_version_is_the_one_of_the_largest_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition, "FOLDER", tmp_path)
+    for name in ("2026.9", "2026.10", "2025.11"):
+        (tmp_path / f"{name}.yaml").write_text("tasks: {a: [")
+    assert definition.versions() == ["2025.11", "2026.9", "2026.10"]
+    with pytest.raises(UserError, match=r"2026\.10\.yaml is no benchmark"):
+        definition.load()
+
+
 def test_a_noisy_task_says_what_fedavg_can_win_and_what_it_forgets(results: Path) -> None:
     tasks = Page(RULES, [*entries.entries(RULES, results)], results / "t").markdown().split("## By task")[1]
     lost = " points higher (medians over seeds). With the noisy ones its last ten evaluations are 6.0 points below its"
@@ -306,6 +346,24 @@ def test_a_claim_is_a_run_of_an_entry_that_stands_without_held_out_samples(resul
     assert {drawn(of_half, str(day)).seed for day in range(100)} == {*SEEDS}
 
 
+def test_a_run_is_made_again_with_the_files_of_its_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter(tmp_path, "mine", {"benchmark/one": 0.9})
+    made: list[list[str]] = []
+
+    def run(words: list[str]) -> Any:
+        made.append(words)
+        return SimpleNamespace(numbers={"mean_last_10": 0.91, "best_mean_10": 0.93})
+
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
+    monkeypatch.setattr("flnl.commands.benchmark.definition.load", lambda _: replace(RULES, seeds=(1,)))
+    monkeypatch.setattr("flnl.api.runs.run", run)
+    assert command(["verify", "--results", str(tmp_path), "--config-dir", str(tmp_path)])
+    assert made[0][0] == f"hydra.searchpath=['file://{tmp_path}']"
+    assert "mine, one, seed 1: 2 numbers, none different\n" in capsys.readouterr().out
+
+
 def test_a_number_that_is_another_or_missing_is_told() -> None:
     claim = Claim("a", "one", 1, [], Trace([], Drawn("d", "f"), {"best": 0.5, "last": 0.25, "changed": 3.0}))
     told = [*claim.differences({"best": 0.5, "last": 0.2500000001, "more": 1.0})]
@@ -354,6 +412,15 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["run", "method=fedavg,fedprox", "--name", "x"], "names one entry"),
         (["run", "method=fedavg", "--name", "../x"], "small letters"),
         (["run", "method=fedavg", "--tasks", "digits"], "there is no such task"),
+        (["run", "method=fedavg", "--tasks", "digits_clean", "--tier", "M"], "no task of digits_clean is in it"),
+        (["run", "method=fedavg", "debug=fast", "--name", "x"], "equal for all entries"),
+        (["run", "method=elr", "--name", "clean_labels"], "is that of another entry"),
+        (["run", "method=elr", "--name", "fedavg"], "is that of another entry"),
+        (["run", "method=fedprox", "method.mu=1", "--name", "fedprox"], "is that of another entry"),
+        (["run", "clean_labels", "--name", "x"], "takes no --name"),
+        (["run", "clean_labels", "--tasks", "digits_clean"], "name noisy tasks"),
+        (["list", "--tasks", "digits_clean"], "takes no --tasks"),
+        (["render", "--config-dir", "conf"], "takes no --tasks, --tier, --config-dir"),
         (["render", "method=fedavg"], "takes no overrides"),
         (["list", "--name", "fedavg"], "takes no --name"),
         (["render", "--draw", "x"], "takes no --draw"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
@@ -72,17 +73,20 @@ class Benchmark:
         """The tasks with these names, or all of a tier, or all.
 
         Raises:
-            UserError: if there is no such task.
+            UserError: if there is no such task, or none of the names in the tier.
         """
         for name in names:
             if name not in self.tasks:
                 raise UserError(f"tasks={name}: there is no such task; {instead(name, [*self.tasks])}")
-        return [task for task in self.tasks.values() if (not names or task.name in names) and tier in (None, task.tier)]
+        found = [t for t in self.tasks.values() if (not names or t.name in names) and tier in (None, t.tier)]
+        if not found:
+            raise UserError(f"--tier {tier}: no task of {', '.join(names) or self.version} is in it")
+        return found
 
 
 def versions() -> list[str]:
     """The versions, the newest last."""
-    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+    return sorted((file.stem for file in FOLDER.glob("*.yaml")), key=lambda name: [*map(int, re.findall(r"\d+", name))])
 
 
 def load(version: str | None = None) -> Benchmark:
@@ -95,9 +99,9 @@ def load(version: str | None = None) -> Benchmark:
     name = known[-1] if version is None else version
     if name not in known:
         raise UserError(f"version={name}: there is no such version; {instead(name, known)}")
-    held: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     try:
+        held: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
         held["tasks"] = {task: {"name": task, **values} for task, values in held["tasks"].items()}
         return TypeAdapter(Benchmark).validate_python({"version": name, **held})
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+    except (KeyError, TypeError, AttributeError, ValidationError, yaml.YAMLError) as error:
         raise UserError(f"{FOLDER / name}.yaml is no benchmark ({str(error).splitlines()[0]})") from None

@@ -50,9 +50,12 @@ class Page:
 
     @cached_property
     def noisy(self) -> list[Task]:
-        """The tasks that are ranked: those for which an entry has a score."""
-        tasks = (task for task in self.benchmark.tasks.values() if not task.clean)
-        return [task for task in tasks if any(task.name in of for of in self.scores.values())]
+        """The tasks that are ranked: those for which an entry that counts has a score."""
+        counting = [self.scores[entry.name] for entry in self.entries if self._counts(entry)]
+        return [t for t in self.benchmark.tasks.values() if not t.clean and any(t.name in of for of in counting)]
+
+    def _counts(self, entry: Entry) -> bool:
+        return entry.name != CEILING and entry.withdrawn is None
 
     @cached_property
     def standing(self) -> Standing:
@@ -68,7 +71,7 @@ class Page:
         whole = {
             entry.name: self.scores[entry.name]
             for entry in self.entries
-            if entry.name != CEILING and entry.withdrawn is None and not self.lacking(entry)
+            if self._counts(entry) and self.noisy and not self.lacking(entry)
             if entry.searched(self.benchmark) == searched
         }
         return Standing(self.benchmark, self.noisy, whole)
@@ -95,7 +98,7 @@ class Page:
         unfinished = [
             f"{entry.name} ({', '.join(lacking)})"
             for entry in self.entries
-            if (lacking := self.lacking(entry)) and entry.name != CEILING
+            if self._counts(entry) and (lacking := self.lacking(entry))
         ]
         text = template(Path(__file__).with_name("page.md.j2")).render(
             benchmark=self.benchmark,
@@ -124,9 +127,9 @@ class Page:
         """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
 
         def row(name: str, place: str = "", rank: str = "", beside: str = "") -> list[str]:
-            accuracies = [_spread(self.scores[name].get(task.name)) for task in self.noisy]
-            harm = ["" if name == CEILING else self._difference(name, self._clean) for _ in self._clean]
-            return [place, self._named(name), rank, beside, *accuracies, *harm]
+            accuracies = [spread_of(self.scores[name].get(task.name)) for task in self.noisy]
+            harm = "" if name == CEILING else self._difference(name, self._clean)
+            return [place, self._named(name), rank, beside, *accuracies, *([harm] if self._clean else [])]
 
         places, ranks, rows = standing.places, standing.mean_ranks, []
         for name in sorted(ranks, key=lambda name: (places[name], ranks[name])):
@@ -137,7 +140,7 @@ class Page:
             rows += [row(entry.name) for entry in self.entries if entry.withdrawn is not None]
             rows += [row(CEILING)] if CEILING in self.scores else []
         accuracies = [task.name for task in self.noisy]
-        heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *("harm" for _ in self._clean)]
+        heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *(["harm"] if self._clean else [])]
         return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
 
     def _beside_fedavg(self, standing: Standing, name: str) -> str:
@@ -161,9 +164,9 @@ class Page:
         rows = []
         for name, score in sorted(found.items(), key=lambda item: -item[1].mean):
             beside = "" if fedavg is None or name == FEDAVG else _signed(score.mean - fedavg.mean)
-            rows.append([self._named(name), _spread(score), beside, literal(score.rate)])
+            rows.append([self._named(name), spread_of(score), beside, literal(score.rate)])
         if ceiling is not None and not task.clean:
-            rows.insert(0, ["FedAvg on right labels", _spread(ceiling), "", literal(ceiling.rate)])
+            rows.insert(0, ["FedAvg on right labels", spread_of(ceiling), "", literal(ceiling.rate)])
         return grid(["entry", "accuracy, %", "beside FedAvg", "chosen"], rows, "lrrl")
 
     def _admission(self, task: Task) -> str:
@@ -297,7 +300,8 @@ def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
         taken.append(label.get_window_extent())
 
 
-def _spread(score: Score | None) -> str:
+def spread_of(score: Score | None) -> str:
+    """Mean and standard deviation over seeds, in percent; nothing where there is no score."""
     return "" if score is None else spread({seed: value / 100 for seed, value in score.accuracy.items()})
 
 

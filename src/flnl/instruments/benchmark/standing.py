@@ -31,12 +31,14 @@ class Standing:
     @cached_property
     def mean_ranks(self) -> dict[str, float]:
         """The mean over tasks of an entry's rank by mean accuracy, 1 for the best; the best entry first."""
-        means = _ranks(self._held.mean(2)).mean(1)
+        means = _ranks(self._held.mean(2)).mean(1) if self.scores else ()
         return dict(sorted(zip(self.scores, map(float, means), strict=True), key=lambda item: (item[1], item[0])))
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Bootstrap intervals (95 %) of the mean ranks: tasks are drawn again, and within each its seeds."""
+        if not self.scores:
+            return {}
         random, drawn = np.random.default_rng(0), []
         tasks, seeds = self._held.shape[1:]
         for _ in range(RESAMPLES):
