@@ -39,14 +39,12 @@ from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
-from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, claims, drawn
+from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Entry, claims, drawn
 from flnl.instruments.tune.space import Space
 from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
 
 PAGE = "README.md"
-SET = ("method", "experiment", "eval.validation")
-"""What a study fixes beside an entry's own keys."""
 OWN = ("method", "train")
 """Sections of which an entry may set keys."""
 EQUAL = ("train.lr", "train.epochs", "train.steps")
@@ -231,11 +229,11 @@ def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
     """
     if not (folder / SCORES).exists():
         return
-    for study in Tuned.load(folder / SCORES).studies:
-        axes = {key for trial in study.trials for key in trial.values}
-        there = {f"method={study.each['method']}", *(one for one in study.fixed if key_of(one) not in SET)}
-        if there != {one for one in overrides if key_of(one) not in axes}:
-            raise UserError(f"{name} is the entry of {' '.join(sorted(there))}: give this one a --name of its own")
+    entry = Entry(name, folder, Tuned.load(folder / SCORES))
+    searched = {key for trial in entry.tuned.studies[0].trials for key in trial.values}
+    there = [f"method={entry.method}", *entry.own]
+    if {*there} != {one for one in overrides if key_of(one) not in searched}:
+        raise UserError(f"{name} is the entry of {' '.join(there)}: give this one a --name of its own")
 
 
 def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:

@@ -139,12 +139,14 @@ def enter(
     of: Mapping[str, float],
     costs: Mapping[str, float] = MappingProxyType({}),
     tried: Sequence[Mapping[str, str]] = ({"train.lr": "1"},),
+    own: Sequence[str] = (),
+    method: str | None = None,
 ) -> None:
     """Write an entry whose accuracy in a task, a share, grows by 0.01 a seed, and has fallen by twice as much."""
     studies = [
         Study(
-            {"method": name, "experiment": experiment},
-            [f"method={name}", f"experiment={experiment}", "eval.validation=0.1"],
+            {"method": method or name, "experiment": experiment},
+            [*own, f"method={method or name}", f"experiment={experiment}", "eval.validation=0.1"],
             [Trial(values, {101: 0.5}) for values in tried],
             Reported(
                 {"mean_last_10": {seed: base + 0.01 * seed for seed in SEEDS}},
@@ -188,6 +190,14 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "half (two)" in text
     assert "| *clean labels* |  |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
     assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+
+
+def test_an_entry_with_keys_of_its_own_says_them(results: Path) -> None:
+    """And has its method's card."""
+    enter(results, "prox_1", {"benchmark/one": 0.9}, own=("method.mu=1",), method="fedprox")
+    text = Page(RULES, [*entries.entries(RULES, results)], results / "t").markdown()
+    assert "Not by the method's defaults: prox_1 has method.mu=1.\n" in text
+    assert re.search(r"\| \[prox_1\]\(\S+/docs/methods/fedavg\.md\) \|", text), "FedProx is on FedAvg's"
 
 
 def test_a_withdrawn_entry_decides_nothing(results: Path) -> None:

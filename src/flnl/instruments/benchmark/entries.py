@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from flnl.config.folders import CONF
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.tune.runs import final
@@ -19,6 +20,8 @@ from flnl.record.tuned import Reported, Study, Trial, Tuned, overrides_of
 
 RESULTS = CONF.parent / "results" / "benchmark"
 SCORES = "scores.json"
+SET = ("method", "experiment", "eval.validation")
+"""What all studies fix; the rest are an entry's own keys."""
 ABOUT = "about.md"
 WITHDRAWN = "withdrawn.md"
 """Its text says why an entry counts no more; the row stays."""
@@ -53,7 +56,13 @@ class Score:
 
     def cost(self, name: str) -> float | None:
         """The mean of one of ``flnl.record.trace.COSTS`` over seeds; None if a run has none."""
-        found = [trace.costs.get(name) for trace in self.traces.values()]
+        return self._mean([trace.costs.get(name) for trace in self.traces.values()])
+
+    def metric(self, name: str) -> float | None:
+        """The mean of a final metric, such as ``detection_f1``, over seeds; None if a run has none."""
+        return self._mean([trace.metrics.get(name) for trace in self.traces.values()])
+
+    def _mean(self, found: Sequence[float | None]) -> float | None:
         numbers = [value for value in found if value is not None]
         return fmean(numbers) if numbers and len(numbers) == len(self.accuracy) else None
 
@@ -94,6 +103,16 @@ class Entry:
         if len(accuracy) < len(benchmark.seeds):
             return None
         return Score(accuracy, ", ".join(overrides_of(chosen.values)), reported.traces)
+
+    @property
+    def method(self) -> str:
+        """The name of its method."""
+        return self.tuned.studies[0].each["method"]
+
+    @property
+    def own(self) -> list[str]:
+        """The keys of its method that it sets, as overrides; not those that it has searched."""
+        return [one for one in self.tuned.studies[0].fixed if key_of(one) not in SET]
 
     def searched(self, benchmark: Benchmark) -> bool:
         """Whether more than the rate was chosen, by ruleset B."""

@@ -108,6 +108,7 @@ class Page:
             searched=self._ranking(self.standing_searched) if self.standing_searched.scores else "",
             harm=bool(self._clean),
             unfinished="; ".join(unfinished),
+            own=[(entry.name, literal(" ".join(entry.own))) for entry in self.entries if entry.own],
             failed="; ".join(self.failed),
             blunt=self.standing.blunt,
             ranks=len(self.standing.scores) > 1,
@@ -265,7 +266,7 @@ class Page:
         if name == CEILING:
             return "*clean labels*"
         about = entry.folder / "about.md"
-        page = about if about.exists() else self._cards.get(name)
+        page = about if about.exists() else self._cards.get(entry.method)
         text = literal(name) if page is None else f"[{literal(name)}]({self._link(page)})"
         return text if entry.withdrawn is None else f"~~{text}~~ ({literal(' '.join(entry.withdrawn.split()))})"
 
