@@ -320,7 +320,8 @@ def page(template: str) -> str:
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
     cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, card_run, warmed, compared)
-    known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, benchmarked, highest)
+    of_benchmark = benchmarked, highest, benchmark.spread_of
+    known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, *of_benchmark)
     environment.globals |= {one.__name__: one for one in (*known, min, max, abs, dict, float)}
     return environment.get_template(template).render()
 
