@@ -1,7 +1,7 @@
 """The runs behind the measurements in methods' cards: ``python -m bench.card_runs FOLDER [--settings digits_iid,...]``.
 
 Runs that FOLDER lacks are made, one after another; a command that was interrupted goes on where it stopped.
-``mnist_features`` reads ``own/features.npz`` in ``FLNL_DATA``, as ``bench.frozen_features`` writes it.
+``mnist_features*`` read ``own/features.npz`` in ``FLNL_DATA``, as ``bench.frozen_features`` writes it.
 ``bench/results/card_runs.csv`` gets a line for each, from which ``tests/docs`` holds the numbers of the cards.
 """
 
@@ -99,6 +99,12 @@ SETTINGS: Mapping[str, tuple[str, Sequence[str]]] = {
         "noise.eta=0.6 protocol.name=mine protocol.rounds=20 protocol.fraction=1.0 train/optimizer=adamw "
         "train.lr=1e-3 train.batch_size=16",
         ("method=fedavg", "method=fedreda"),
+    ),
+    "mnist_features_clients": (
+        "dataset=features model=mlp model.hidden=[64] partition=dirichlet partition.num_clients=10 noise=fedcorr "
+        "noise.rho=0.6 noise.tau=0.5 protocol.name=mine protocol.rounds=20 protocol.fraction=1.0 "
+        "train/optimizer=adamw train.lr=1e-3 train.batch_size=16",
+        ("method=fedavg", "method=fedcorr", "method=fedsir"),
     ),
 }
 """By name: the overrides of all runs, and those of each."""
