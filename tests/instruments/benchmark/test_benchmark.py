@@ -304,6 +304,9 @@ def test_a_run_that_failed_is_told_and_does_not_lower_the_ceiling_of_the_figure(
     assert not page.failed
     accuracy = page.scores[CEILING]["one"].accuracy
     assert isinstance(accuracy, dict)
+    of_withdrawn = page.scores["gone"]["one"].accuracy
+    assert isinstance(of_withdrawn, dict)
+    of_withdrawn[4] = 1.0  # it counts no more
     accuracy[4] = 45.9  # beside 91, 92, 93 and 95, half of whose median is 46
     assert page.failed == ["clean_labels on one, seed 4 (45.9)"]
     assert "count as all others: clean_labels on one, seed 4 (45.9)." in page.markdown()

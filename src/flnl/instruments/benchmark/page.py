@@ -85,8 +85,8 @@ class Page:
         """Runs with less than half of the median of their entry's seeds in the task, in words."""
         return [
             f"{name} on {task}, seed {seed} ({value:.1f})"
-            for name, of in self.scores.items()
-            for task, score in of.items()
+            for name in (entry.name for entry in self.entries if entry.withdrawn is None)
+            for task, score in self.scores[name].items()
             for seed, value in score.accuracy.items()
             if value < median(score.accuracy.values()) / 2
         ]
@@ -233,10 +233,13 @@ class Page:
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
-    def cost(self, name: str, cost: str) -> float | None:
-        """Times FedAvg's (forward passes: its training passes), mean over the noisy tasks; None if one lacks it."""
+    def cost(self, name: str, cost: str, tasks: Sequence[Task] | None = None) -> float | None:
+        """Times FedAvg's (forward passes: its training passes), mean over ``tasks``; None if one lacks it.
+
+        By default these are the noisy tasks.
+        """
         ratios = []
-        for own, base in self._beside(name, self.noisy):
+        for own, base in self._beside(name, self.noisy if tasks is None else tasks):
             mine, theirs = own.cost(cost), base.cost(COSTS["passes"] if cost == COSTS["forward"] else cost)
             if mine is None or not theirs:
                 return None
