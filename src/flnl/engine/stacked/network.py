@@ -78,6 +78,7 @@ class StackedNetwork:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
         self.names = list(module.state_dict())
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+        self.converted = [name for name in self.trainable if isinstance(self.slots[name].layer, Conv2d | Linear)]
         self.readable: tuple[str, ...] = ()  # outputs that agree with those of the plain module
         self._bound: Mapping[str, Tensor] | None = None
         self._weights_last = False
@@ -106,8 +107,8 @@ class StackedNetwork:
 
     def in_bfloat16(self, tensors: Params) -> Params:
         """The same, with bfloat16 copies of the weights and biases that autocast would convert one by one."""
-        names = [name for name in self.trainable if isinstance(self.slots[name].layer, Conv2d | Linear)]
-        return {**tensors, **dict(zip(names, rounded([tensors[name] for name in names]), strict=True))}
+        copies = rounded([tensors[name] for name in self.converted])
+        return {**tensors, **dict(zip(self.converted, copies, strict=True))}
 
     def draw_from(self, generators: Sequence[torch.Generator]) -> None:
         """Draw masks of dropout from these, one of each client, from now on."""
