@@ -222,7 +222,9 @@ def _compared(network: Network) -> Stackable:
 
     def near(tensor: Tensor) -> Tensor:
         noise = 0.1 * torch.rand(tensor.shape, generator=draw, dtype=torch.float64).to(tensor.device)
-        return tensor.detach().double() + noise if tensor.is_floating_point() else tensor.clone()
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        return (tensor.detach().double() + noise).contiguous()  # as ``many``: dropout draws in the order of memory
 
     params = [{name: near(t) for name, t in module.state_dict().items()} for _ in range(CLIENTS)]
     inputs = network.transform.example((CLIENTS, SAMPLES), draw).to(network.device)
