@@ -94,9 +94,25 @@ class Way:
         return KINDS.index(self.kind), self.stack or 0, self.precision, self.layout, self.compile
 
 
-def ways(cohort: int) -> dict[str, Way]:
-    """All ways by name, the most telling first; the first is the baseline."""
-    chosen = [
+def ways(cohort: int, device: str = "cuda") -> dict[str, Way]:
+    """All ways of a device by name, the most telling first; the first is the baseline."""
+    chosen = _of_a_cpu(cohort) if device == "cpu" else _of_a_gpu(cohort)
+    return {way.title: way for way in chosen}
+
+
+def _of_a_cpu(cohort: int) -> list[Way]:
+    """In the layout that runs take: neither graphs nor branches, which are a GPU's."""
+    return [
+        Way("hand", "fp32", "contiguous"),
+        Way("sequential", "fp32", "channels_last"),
+        *(Way("stack", "fp32", "channels_last", k) for k in sorted({3, 5, cohort, 2 * cohort})),
+        *(Way(kind, "bf16", "channels_last") for kind in ("hand", "sequential")),
+        Way("stack", "bf16", "channels_last", cohort),
+    ]
+
+
+def _of_a_gpu(cohort: int) -> list[Way]:
+    return [
         Way("hand", "fp32", "contiguous"),
         *(Way("branches", p, layout, cohort) for p, layout in LAYOUTS),
         *(Way("branches", p, layout, cohort, True) for p, layout in LAYOUTS),
@@ -114,11 +130,10 @@ def ways(cohort: int) -> dict[str, Way]:
         Way("sequential", "bf16", "channels_last"),
         Way("sequential", "fp32", "contiguous"),
     ]
-    return {way.title: way for way in chosen}
 
 
 LAYOUTS: tuple[tuple[str, Layout], ...] = (("bf16", "channels_last"), ("fp32", "contiguous"), ("tf32", "channels_last"))
-"""The layout that a run takes for each precision."""
+"""The layout that a run on a GPU takes for each precision."""
 
 Round = Callable[[int, Workload], float]
 """Trains the workload's cohort in round ``n`` from the initial model; the mean loss, or NaN if it is not computed."""
@@ -374,11 +389,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     def tell(line: str) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
 
-    here, available = machine(), ways(workload.cohort)
-    selected = chosen(available, options.ways)
-    if device.type == "cpu":
-        selected = {n: w for n, w in selected.items() if w.kind not in ("graphs", "branches") and w.precision != "tf32"}
-        tell("graphs, branches and tf32 are left out: they are a GPU's")
+    here, selected = machine(), chosen(ways(workload.cohort, device.type), options.ways)
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
     command = shlex.join(["python", "-m", "bench.gpu", *arguments])
     whole = options.ways is None and workload is FEDCORR and device.type == "cuda"
