@@ -118,7 +118,9 @@ class Running:
         with Sampler(self._process.pid, every=0.5) as sampler:
             self.about = self._answer(self.way.start_timeout - (time.perf_counter() - self._began))
         self._remember(sampler)
-        return time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._began
+        self._signal(signal.SIGSTOP)
+        return seconds
 
     def turn(self, rounds: int, timeout: float) -> tuple[float, float]:
         """Run rounds and return wall-clock and CPU seconds per round.
@@ -126,7 +128,7 @@ class Running:
         Raises:
             WayError: if it fails or takes too long.
         """
-        members = tree(self._process.pid)
+        members = self._signal(signal.SIGCONT)
         before = cpu_seconds(members)
         with Sampler(self._process.pid, every=3.0) as sampler:
             self._ask(rounds)
@@ -134,7 +136,16 @@ class Running:
         spent = cpu_seconds(members) - before
         self._remember(sampler)
         self.about = {**self.about, **answer}
+        self._signal(signal.SIGSTOP)
         return float(answer["seconds"]) / rounds, spent / rounds
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        """Stop its processes while others have their turn, or let them go on; those that got the signal."""
+        members = tree(self._process.pid)
+        for member in members:
+            with suppress(ProcessLookupError):
+                os.kill(member, number)
+        return members
 
     def _remember(self, sampler: Sampler) -> None:
         self.peak = max(self.peak, sampler.peak)
@@ -170,6 +181,7 @@ class Running:
         sampler = Sampler(self._process.pid, every=1.0)
         sampler.look()
         self._remember(sampler)
+        self._signal(signal.SIGCONT)
         try:
             self._ask(0)
             self._process.wait(patience)

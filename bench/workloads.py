@@ -61,8 +61,8 @@ WORKLOADS = {
     for w in (
         Workload("mlp", "MLP, digits", "mlp", "digits", cohort=10, turn=10),
         Workload("mlp-20", "MLP, digits, 20 a round", "mlp", "digits", cohort=20, turn=5),
-        Workload("cnn", "small CNN, digits", "cnn", "digits", cohort=10, turn=3),
-        Workload("cnn-20", "small CNN, digits, 20 a round", "cnn", "digits", cohort=20, turn=2),
+        Workload("cnn", "small CNN, digits", "cnn", "digits", cohort=10, turn=20),
+        Workload("cnn-20", "small CNN, digits, 20 a round", "cnn", "digits", cohort=20, turn=10),
         Workload("lenet5", "LeNet-5, 3x32x32", "lenet5", "pixels", cohort=10, turn=1, samples=500),
         Workload(
             "lenet5-crop",

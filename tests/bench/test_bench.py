@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from bench.measure import Measured, Spread, alternate, prepared, ratios
 from bench.memory import Sampler, cpu_seconds, tree
 from bench.report import Results
 from bench.round_cost import SHOWN
-from bench.ways import HAND, PEERS, Way, ways
+from bench.ways import HAND, PEERS, Running, Way, ways
 from bench.workloads import WORKLOADS, Job, Workload, cohort
 from flnl.console import cores
 
@@ -145,6 +146,35 @@ def test_ways_that_fail_are_reported_and_stop_nothing(tmp_path: Path) -> None:
     assert "could not be started" in failures["nowhere"]
     assert all(found[name].seconds == [None, None] for name in failures)
     assert sum("failed" in line for line in said) == 4
+
+
+def test_a_way_and_its_children_are_stopped_while_others_have_their_turn(tmp_path: Path) -> None:
+    """A child that counts all the time, as servers of a framework do: in its way's turns alone."""
+    file = tmp_path / "count"
+    child = f"import time\nwhile True:\n    time.sleep(0.01)\n    open({str(file)!r}, 'a').write('.')"
+    turns = GOOD.replace("SECONDS", "1").replace("    print(", "    time.sleep(0.5)\n    print(")
+    script = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\n{turns}"
+    way = Way("busy", "peer", (sys.executable, "-c", script.replace("{", "{{").replace("}", "}}")))
+
+    def counted() -> int:
+        return len(file.read_text()) if file.exists() else 0
+
+    def stands_still() -> bool:
+        time.sleep(0.1)  # for a count that had begun
+        before = counted()
+        time.sleep(0.3)
+        return counted() == before
+
+    process = Running(way, tmp_path / "job.json", tmp_path)
+    try:
+        process.ready()
+        assert stands_still()
+        before = counted()
+        process.turn(1, 30.0)
+        assert counted() > before
+        assert stands_still()
+    finally:
+        process.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- report
