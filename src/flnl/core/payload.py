@@ -5,7 +5,7 @@ Also: the size of a value when sent, and which entries of a model are learned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -92,8 +92,20 @@ class Payload:
 
 def all_finite(params: Params) -> bool:
     """Whether no floating-point entry is NaN or infinite."""
-    flags = [torch.isfinite(p).all() for p in params.values() if p.is_floating_point()]
-    return not flags or bool(torch.stack(flags).all())  # one wait for the device
+    tensors = [p for p in params.values() if p.is_floating_point()]
+    return not tensors or bool(are_finite(tensors))
+
+
+def are_finite(tensors: Sequence[Tensor], dim: int | None = None) -> Tensor:
+    """Whether all tensors hold only finite numbers, along a dimension or everywhere.
+
+    A sum is finite only if all of its terms are, and costs a fraction of a look at each; where it is not, it may just
+    have overflowed.
+    """
+    sums = torch.stack([t.sum(dim).double() for t in tensors]).isfinite()
+    if bool(sums.all()):  # the one wait for the device
+        return sums.all(0)
+    return torch.stack([t.isfinite().all(dim) for t in tensors]).all(0)
 
 
 def is_running_statistic(name: str) -> bool:

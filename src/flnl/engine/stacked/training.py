@@ -12,7 +12,7 @@ from torch import Tensor
 from flnl.core.inputs import Augmentation
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
-from flnl.core.payload import Params
+from flnl.core.payload import Params, are_finite
 from flnl.core.step import Mixing, Phase
 from flnl.core.streams import OfEngine, torch_seeded
 from flnl.core.tally import Tally
@@ -584,7 +584,7 @@ def _finite(tensors: Params) -> Tensor:
     """
     rows = [t.flatten(1) for t in tensors.values() if t.is_floating_point()]
     together = [torch.cat(rows, dim=1)] if rows[0].device.type != "cpu" else rows
-    return torch.stack([torch.isfinite(row).all(1) for row in together]).all(0)
+    return are_finite(together, 1)
 
 
 def _of(k: int, tensors: Params) -> Params:
