@@ -87,7 +87,7 @@ def test_a_client_is_the_same_in_every_company_and_each_time(
     bits = [[[(r.params, r.loss) for r in of_round] for of_round in own] for own in found]
     for other in bits[2:]:
         assert difference(bits[1], other) is None
-    assert len(compiled) == len(ways) - 1
+    assert len(compiled) == (2 if precision == "bf16" else 1) * (len(ways) - 1)  # passes, and in bf16 the update
     if precision == 64:
         for one, other in zip(found[0], found[1], strict=True):
             close(one, other, 1e-7)

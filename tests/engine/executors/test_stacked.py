@@ -194,7 +194,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp with batch norm and dropout": lambda: mlp(4, 3, norm=True, dropout=0.3),
     "cnn with dropout": lambda: CNN([3], 0.4)((1, 2, 2), 3),
     "dropout of images and of features": lambda: nn.Sequential(
-        *(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Dropout(0.25), nn.Conv2d(4, 6, 2, padding=1), nn.Dropout(0.5, inplace=True)),
+        *(
+            nn.Conv2d(1, 4, 1),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Conv2d(4, 6, 2, padding=1),
+            nn.Dropout(0.5, inplace=True),
+        ),
         *(nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)),
     ),
     "resnet": lambda: ResNet(4, [1, 1])((1, 2, 2), 3),

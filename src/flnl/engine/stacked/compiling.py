@@ -1,16 +1,17 @@
-"""Compiles a network's forward and backward pass of one client by ``torch.compile``: fewer kernels, which read less.
+"""Compiles parts of one client's steps by ``torch.compile``: fewer kernels, which read less.
 
-Batch norm, ReLU, sums and changes of type become part of a few kernels. They round in other places than torch's own,
-so compiled steps have bits of their own. The code depends on the network, the shape of the batch, the versions of torch
-and Triton and the kind of device, not on who runs it: parameters, buffers and inputs are its arguments.
+A network's forward and backward pass are here, the optimiser's step in ``compiled_update``. Batch norm, ReLU, sums and
+changes of type become part of a few kernels. They round in other places than torch's own, so compiled steps have bits
+of their own. The code depends on the network, the shape of the batch, the versions of torch and Triton and the kind of
+device, not on who runs it: parameters, buffers and inputs are its arguments.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +23,7 @@ from flnl.core.errors import UserError
 from flnl.engine.stacked.errors import line
 from flnl.models import outputs as by_name
 
-Forward = Callable[[Tensor], tuple[Tensor, ...]]
+Function = Callable[..., Any]
 
 OPTIONS: dict[str, Any] = {
     "deterministic": True,  # no choice between sums in different orders by their time
@@ -38,13 +39,40 @@ WORKERS = 8
 """Maximum number of processes that compile at the same time."""
 
 
-def compiler(forward: Forward) -> Forward:
-    """``forward`` by inductor as one graph for each shape of its input, or an exception."""
+def compiler(function: Function) -> Function:
+    """``function`` by inductor as one graph for each shape of its input, or an exception."""
     from torch._inductor import config
 
     config.compile_threads = min(config.compile_threads or WORKERS, WORKERS)
-    compiled: Forward = torch.compile(forward, fullgraph=True, dynamic=False, options=OPTIONS)
-    return compiled
+    return torch.compile(function, fullgraph=True, dynamic=False, options=OPTIONS)
+
+
+def apart(function: Function) -> Function:
+    """The same with a code object of its own: torch keeps what it has compiled with that, and little for each."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace()
+    return FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+
+
+@contextmanager
+def attempt(what: str) -> Iterator[None]:
+    """Within this, ``what`` is compiled, which torch does when code first runs.
+
+    Raises:
+        UserError: if it cannot be.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own code
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of Dynamo, of the compiler behind it, or of a user's network
+        raise UserError(
+            f"executor.compile=true, but {what} cannot be compiled here ({line(error)}): use executor.compile=false"
+        ) from error
+    finally:
+        _end_workers()
 
 
 class Compiled:
@@ -65,9 +93,8 @@ class Compiled:
             named = by_name.outputs(module, inputs)
             return tuple([named[name] for name in names])
 
-        # torch keeps what it has compiled with the code object, and little for each: every network has one of its own
-        own = FunctionType(forward.__code__.replace(), forward.__globals__, "forward", None, forward.__closure__)
-        self._module, self._on_copies, self._run = module, on_copies, compiler(own)
+        self._module, self._on_copies = module, on_copies
+        self._run: Callable[[Tensor], tuple[Tensor, ...]] = compiler(apart(forward))
         self._tried = set[tuple[Any, ...]]()
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -86,20 +113,9 @@ class Compiled:
 
     def _try(self, inputs: Tensor) -> None:
         """Compile the forward pass and then the backward pass, which torch does when they first run: on copies."""
-        try:
-            with self._on_copies(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch's own code
-                outputs = self._run(inputs)
-                sum(output.sum() for output in outputs).backward()  # type: ignore[union-attr]
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of Dynamo, of the compiler behind it, or of a user's network
-            raise UserError(
-                f"executor.compile=true, but the network cannot be compiled here ({line(error)}): use "
-                "executor.compile=false"
-            ) from error
-        finally:
-            _end_workers()
+        with attempt("the network"), self._on_copies():
+            outputs = self._run(inputs)
+            sum(output.sum() for output in outputs).backward()  # type: ignore[union-attr]
 
 
 def _end_workers() -> None:

@@ -141,6 +141,7 @@ class Branch:
         if RECEIVED in self._asked:
             stepper.network.receive(stepper.objective.tasks[view.members[0]].broadcast)
         self._view = replace(self._view, members=view.members)
+        self._view.leaves.renew()
         self._now = replace(stepper, objective=objective)
 
     def give(self, stepper: Stepper, view: View) -> None:
@@ -221,8 +222,7 @@ class Branch:
 
     def without_gradients(self) -> None:
         """Free the gradients."""
-        for parameter in self._view.live.values():
-            parameter.grad = None
+        self._view.leaves.without_gradients()
 
     def refuse(self, reason: str) -> None:
         """Record no step of this branch, for the first of all reasons given."""

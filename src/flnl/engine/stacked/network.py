@@ -1,7 +1,7 @@
 """A network that computes for K clients at once: a copy of the module with its layers replaced by stacked ones."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from flnl.core.payload import Params
 from flnl.core.step import LOGITS
 from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
+from flnl.engine.stacked.compiled_update import Update
 from flnl.engine.stacked.compiling import Compiled
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Conv2d, Dropout, Form, Layer, Linear, channels_last
@@ -83,6 +84,7 @@ class StackedNetwork:
         self._bound: Mapping[str, Tensor] | None = None
         self._weights_last = False
         self._compiled: Compiled | None = None
+        self.updates = dict[Hashable, Update]()  # compiled steps of optimisers
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
         """Stack the received parameters and buffers of all clients: stored layout, [K, ...] each, by name."""

@@ -13,6 +13,7 @@ from flnl.core.training import Training
 from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
+from flnl.engine.stacked.compiled_update import CompiledUpdate
 from flnl.engine.stacked.lower_precision import at_once
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
@@ -49,12 +50,33 @@ class Leaves:
     @cached_property
     def optimizer(self) -> FusedSgd | FusedAdam:
         """An optimiser of these."""
+        buffers = {buffer: dict(zip(self.live.values(), of, strict=True)) for buffer, of in self._buffers().items()}
+        return fused(self._training, self.live.values(), buffers, self._rate, self._clients)
+
+    @cached_property
+    def rounded(self) -> CompiledUpdate:
+        """An optimiser of these that keeps copies in bfloat16."""
+        many = self._many
+        return CompiledUpdate(self._training, self.live, many.converted, self._buffers(), self._rate, many.updates)
+
+    def _buffers(self) -> dict[str, list[Tensor]]:
+        """The optimiser's buffers in the layers' layout, by name, in the order of ``live``."""
         scalars = {buffer.name for buffer in self._training.buffers if buffer.scalar}
-        buffers = {
-            buffer: {self.live[n]: t if buffer in scalars else self._many.leaf(n, t) for n, t in stored.items()}
+        return {
+            buffer: [stored[n] if buffer in scalars else self._many.leaf(n, stored[n]) for n in self.live]
             for buffer, stored in self._momenta.items()
         }
-        return fused(self._training, self.live.values(), buffers, self._rate, self._clients)
+
+    def renew(self) -> None:
+        """Take in what others have written to the parameters since the last step."""
+        if "rounded" in self.__dict__:
+            self.rounded.renew()
+
+    def without_gradients(self) -> None:
+        """Free the gradients."""
+        copies = self.rounded.copies.values() if "rounded" in self.__dict__ else ()
+        for parameter in (*self.live.values(), *copies):
+            parameter.grad = None
 
 
 @dataclass(frozen=True)
@@ -127,12 +149,12 @@ class Stepper:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
         if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
             self.mode(training=batch.labels.shape[1] > 1)
-        self.many.bind(self.many.in_bfloat16(view.tensors) if at_once(self.network.placement) else view.tensors)
+        compiled = self.compiled and batch.labels.shape[1] == self.job.training.batch_size
+        optimizer = view.leaves.rounded if compiled and self._rounds else view.leaves.optimizer
+        self.many.bind(self._weights(view, optimizer))
         if self.masks:
             self.many.draw_from([self.masks[k] for k in view.members])
-        for parameter in view.live.values():
-            parameter.grad = None
-        compiled = self.compiled and batch.labels.shape[1] == self.job.training.batch_size
+        view.leaves.without_gradients()
         with self.network.autocast():
             outputs = self.many.outputs(batch.inputs, len(view.members), compiled=compiled)
             self.network.count(batch.labels.numel())
@@ -144,12 +166,24 @@ class Stepper:
         if self.job.training.clip is not None:
             clip(list(view.gradients().values()), len(view.members), self.job.training.clip)
         before = {name: p.detach().clone() for name, p in view.live.items()} if self.job.updates else {}
-        view.leaves.optimizer.step()
+        optimizer.step()
         if self.job.updates:
             self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.objective.followers:
             self.objective.stepped(view.members, self._by_client(view, view.tensors))
         return loss.detach()
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether a compiled optimiser steps: on gradients as the backward pass leaves them, in mixed precision."""
+        job = self.job
+        return at_once(self.network.placement) and job.gradient is None and job.training.clip is None
+
+    def _weights(self, view: View, optimizer: FusedSgd | FusedAdam | CompiledUpdate) -> Params:
+        """The tensors that a step computes with."""
+        if isinstance(optimizer, CompiledUpdate):
+            return {**view.tensors, **optimizer.copies}
+        return self.many.in_bfloat16(view.tensors) if at_once(self.network.placement) else view.tensors
 
     def mode(self, *, training: bool) -> None:
         """Set the mode of both networks."""

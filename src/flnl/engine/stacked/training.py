@@ -196,6 +196,7 @@ class Turns:
                 if branch is not None:
                     self._now[number] = turn, branch
                     return
+                turn.view.leaves.renew()
                 turn.losses += [stack.step(turn.view, batch) for batch in turn.batches]
                 stack.end(turn)
 
