@@ -174,10 +174,10 @@ def _adam(training: Training, kind: Adam) -> Step:
 
 def _gradient(of: Tensor | None) -> Tensor | None:
     """The gradient with the strides of ``of``: those of dimensions of one may differ, and code is made for strides."""
-    if of is None or of.grad is None or of.grad.stride() == of.stride():
-        return None if of is None else of.grad
-    told = [(a, b) for a, b, size in zip(of.grad.stride(), of.stride(), of.shape, strict=True) if size > 1]
-    if all(a == b for a, b in told):
+    if of is None or of.grad is None:
+        return None
+    strides = zip(of.grad.stride(), of.stride(), of.shape, strict=True)
+    if all(one == other for one, other, size in strides if size > 1):
         return of.grad.as_strided(of.shape, of.stride())
     return torch.empty_like(of, requires_grad=False).copy_(of.grad)
 
