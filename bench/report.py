@@ -11,6 +11,7 @@ from bench.machine import Machine
 from bench.measure import Measured, Spread
 from bench.round_cost import SHOWN
 from bench.workloads import Workload
+from flnl.console.markdown import grid
 
 COLUMNS = ("workload", "way", "kind", "repeat", "seconds_a_round", "times_as_fast_as_hand", "own_peak_bytes", "failure")
 
@@ -43,13 +44,9 @@ class Results:
         return None if bound is None else measured.ratio(bound)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
+    """A table in Markdown, all columns aligned left."""
+    return grid(head, rows, "l" * len(head))
 
 
 def time_of(seconds: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flnl.config.folders import CONF
+from flnl.core import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,3 +78,13 @@ def test_keys_that_a_page_names_are_there(page: Path) -> None:
     keys = re.findall(rf"(?<![\w/.-])(?:{roots})((?:\.[A-Za-z_]\w*)+)", code(page))
     named = {word for key in keys for word in key.split(".") if word and not word.isupper()}
     assert page.name in ELSEWHERE or named <= words(), named - words()
+
+
+def test_design_lists_every_name_that_the_engine_knows_of_a_part() -> None:
+    """A name more is a decision, which the page gives the reason for."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    known = [one for one in vars(parts).values() if isinstance(one, type) and one.__module__ == parts.__name__]
+    for one in (one for one in known if issubclass(one, parts.Part)):
+        listed = re.findall(rf"(?m)^\| `{one.__name__}` \| (.*) \|$", page)
+        names = {name for name in vars(one) if name == "__call__" or not name.startswith("_")}
+        assert {f"`{name}`" for name in names} == {*", ".join(listed).split(", ")}, one.__name__

@@ -126,7 +126,7 @@ def secret_stream(secret: bytes, purpose: str, labels: NDArray[np.int64], *param
 
 
 def secret_seed(secret: bytes, seed: int) -> int:
-    """A 63-bit seed in the place of ``seed`` for who has a ``secret``, which nobody without it can tell.
+    """A 63-bit seed instead of ``seed`` for who has a ``secret``, which nobody without it can tell.
 
     >>> secret_seed(b"k" * 32, 1) == secret_seed(b"k" * 32, 1), secret_seed(b"k" * 32, 1) == secret_seed(b"k" * 32, 2)
     (True, False)

@@ -23,7 +23,7 @@ from flnl.storage.input_file import parse_json
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"
 
 UNKNOWN: Any = object()
-"""In the place of checksums: the run has none."""
+"""Instead of checksums: the run has none."""
 
 Row = dict[str, Any]
 

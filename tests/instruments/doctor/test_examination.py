@@ -211,13 +211,13 @@ def test_the_plan_and_the_doctor_tell_the_minutes_of_a_known_gpu(
 ) -> None:
     """FedCorr's 500 passes over CIFAR-10 are 25 million images."""
     found = timing.known(paces_here(tmp_path, {"NVIDIA H200"}), "NVIDIA H200", timing.settings())
-    assert [(one.setting.title, one.batch, one.precision, one.setting.fedcorr) for one in found] == [
+    assert [(one.setting.title, one.batch, one.precision, one.setting.passes) for one in found] == [
         ("ResNet-18 on CIFAR-10", 10, "32", 500.0),
         ("ResNet-18 on CIFAR-10", 10, "bf16", 500.0),
     ]
     Console(width=200).print(examination._times("", found))
     out = capsys.readouterr().out
-    assert [minutes in out for minutes in ("5,105", " 1.4 h", "18,306", "23 min")] == [True] * 4
+    assert [told in out for told in ("fedcorr", "5,105", " 1.4 h", "18,306", "23 min")] == [True] * 5
     monkeypatch.setattr(here, "cards_here", lambda: {"NVIDIA H200"})
     tables.command(["plan", "fedcorr_2", "scale=paper", "seeds=1", "columns=ρ=0.6*τ=0.5*", "rows=FedCorr"])
     assert "on a GPU: 1.4 h of a GPU or more for 1 whose method has not run" in capsys.readouterr().out

@@ -10,10 +10,10 @@ from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import Score
+from flnl.instruments.compare.ranking import ranks
 from flnl.instruments.compare.significance import Paired, holm, least
 
 RESAMPLES = 2000
@@ -31,7 +31,7 @@ class Standing:
     @cached_property
     def mean_ranks(self) -> dict[str, float]:
         """The mean over tasks of an entry's rank by mean accuracy, 1 for the best; the best entry first."""
-        means = _ranks(self._held.mean(2)).mean(1) if self.scores else ()
+        means = ranks(self._held.mean(2).T).mean(0) if self.scores else ()
         return dict(sorted(zip(self.scores, map(float, means), strict=True), key=lambda item: (item[1], item[0])))
 
     @cached_property
@@ -46,7 +46,7 @@ class Standing:
                 self._held[:, int(task), random.integers(seeds, size=seeds)].mean(1)
                 for task in np.atleast_1d(random.integers(tasks, size=tasks))
             ]
-            drawn.append(_ranks(np.stack(columns, 1)).mean(1))
+            drawn.append(ranks(np.stack(columns)).mean(0))
         ends = np.quantile(np.stack(drawn), [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
         return {name: (float(low), float(high)) for name, low, high in zip(self.scores, *ends, strict=True)}
 
@@ -91,8 +91,3 @@ class Standing:
     def _flat(self, name: str) -> dict[tuple[str, int], float]:
         of = self.scores[name]
         return {(task.name, seed): of[task.name].accuracy[seed] for task in self.tasks for seed in self.benchmark.seeds}
-
-
-def _ranks(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks within each task, 1 for the best, ties at their mean rank; of and in [entries, tasks]."""
-    return np.asarray(rankdata(-means, axis=0))

@@ -18,16 +18,15 @@ BAR = 2.5
 
 
 def draw(ranking: Ranking[S], made: str) -> Figure:
-    """The diagram of Nemenyi's test.
+    """The diagram of Nemenyi's test: bars join what ``ranking.apart`` does not tell apart.
 
     Args:
         ranking: with a test.
         made: of what, for the caption: the figure may be copied out of its page.
     """
-    same = scikit_posthocs.posthoc_nemenyi_friedman(ranking.ranks)
-    same.index = same.columns = list(ranking.methods)
-    if not ranking.significant:
-        same.loc[:, :] = 1.0
+    same = DataFrame(1.0, index=ranking.methods, columns=ranking.methods)
+    for better, worse in ranking.apart:
+        same.loc[better, worse] = same.loc[worse, better] = 0.0
     return diagram(ranking.mean_ranks, same, f"{len(ranking.settings)} settings{made}", ranking.critical_difference)
 
 

@@ -64,7 +64,7 @@ class Ranking(Generic[S]):
     @cached_property
     def ranks(self) -> NDArray[np.float64]:
         """Ranks of our numbers, 1 is best, ties at their mean rank; shape [settings, methods]."""
-        return np.array([rankdata([-setting.ours[m] for m in self.methods]) for setting in self.settings])
+        return ranks(np.array([[setting.ours[m] for m in self.methods] for setting in self.settings]))
 
     @property
     def mean_ranks(self) -> dict[str, float]:
@@ -115,6 +115,11 @@ class Ranking(Generic[S]):
             f"{len(self.apart)} of {methods * (methods - 1) // 2} pairs do."
         )
         return f"{head} {tail}"
+
+
+def ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks within each setting, 1 for the largest number, ties at their mean rank; of and in [settings, methods]."""
+    return np.asarray(rankdata(-numbers, axis=1))
 
 
 def critical_difference(methods: int, settings: int) -> float:

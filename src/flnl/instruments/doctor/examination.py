@@ -133,9 +133,10 @@ def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Set
 
 
 def _times(title: str, timed: Sequence[Timed]) -> Table:
-    """A table of measurements, with how long FedCorr's run on the data set would train at that rate."""
+    """A table of measurements, with how long a run of the default method would train at that rate on the data set."""
     table = Table(title=title)
-    titles = ("network and data", "batch", "precision", "images a second", "a pass", "FedCorr", "clients")
+    methods = ", ".join(dict.fromkeys(one.setting.method for one in timed))
+    titles = ("network and data", "batch", "precision", "images a second", "a pass", methods, "clients")
     for column in titles:
         left, whole = column in ("network and data", "clients"), column == "images a second"
         table.add_column(column, justify="left" if left else "right", no_wrap=whole)
@@ -146,7 +147,7 @@ def _times(title: str, timed: Sequence[Timed]) -> Table:
             continue
         how = "together" if one.stacked else "one by one"
         rate = one.setting.images / one.pace.seconds
-        times = duration(one.pace.seconds), duration(one.pace.seconds * one.setting.fedcorr)
+        times = duration(one.pace.seconds), duration(one.pace.seconds * one.setting.passes)
         table.add_row(*row, f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", *times, how)
     return table
 

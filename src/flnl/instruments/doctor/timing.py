@@ -62,9 +62,14 @@ class Setting:
         return dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
 
     @property
-    def fedcorr(self) -> float:
-        """Passes over all training images in FedCorr's run on this data set."""
-        return passes(compose.resolved(compose.load([*self.overrides, "method=fedcorr"])))
+    def method(self) -> str:
+        """The method of a run with these overrides, by default that of ``conf/config.yaml``."""
+        return str(self.plain["method"]["name"])
+
+    @property
+    def passes(self) -> float:
+        """Passes over all training images in such a run."""
+        return passes(self.plain)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scikit_posthocs
 from scipy.stats import chi2
 
 from flnl.instruments.compare import diagram
 from flnl.instruments.compare.ranking import critical_difference
+from flnl.instruments.compare.significance import LEVEL
 from flnl.instruments.tables.render import drawings, markdown
 from flnl.instruments.tables.render.ranking import Ranking, left_out, papers_mean_ranks, ranking
 from flnl.instruments.tables.results import Filled
@@ -78,6 +80,18 @@ def test_pairs_that_are_further_apart_than_the_critical_difference() -> None:
     assert found.apart == [("a", "d")]
     assert "1 of 6 pairs do" in found.verdict
     assert "6 settings and 4 methods" in found.verdict
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_are_apart_where_nemenyis_p_value_is_below_the_level(seed: int) -> None:
+    """That of scikit-posthocs: the range of k mean ranks in units of their deviation, ``sqrt(k (k + 1) / (12 N))``."""
+    numbers = np.random.default_rng(seed).normal(size=(12, 6)) + np.arange(6) * 0.6
+    found = ranked(filled(numbers, tuple("abcdef")))
+    p = scikit_posthocs.posthoc_nemenyi_friedman(found.ranks).to_numpy()
+    below = {frozenset((found.methods[i], found.methods[j])) for i, j in np.argwhere(p < LEVEL)}
+    assert found.significant
+    assert 0 < len(below) < 15
+    assert {frozenset(pair) for pair in found.apart} == below
 
 
 def test_without_a_difference_no_pair_is_apart() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from flnl.console.ties import compared
 from flnl.console.words import counted
@@ -46,8 +45,7 @@ def papers_mean_ranks(ranking: Ranking) -> dict[str, float] | None:
     ]
     if not methods or not columns or not np.isfinite(columns).all():
         return None
-    ranks = rankdata(-np.array(columns), axis=1).mean(0)
-    return dict(zip(methods, ranks.tolist(), strict=True))
+    return dict(zip(methods, compare.ranks(np.array(columns)).mean(0).tolist(), strict=True))
 
 
 def left_out(ranking: Ranking) -> list[str]:
