@@ -22,7 +22,7 @@ from flnl.engine.local.objective import Objective, backward, mean_over_steps
 from flnl.engine.local.optimizer import Buffers
 from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
-from flnl.engine.stacked.joining import mapped
+from flnl.engine.stacked.joining import on_device
 from flnl.numerics.distance import squared_move
 
 
@@ -70,11 +70,9 @@ class LocalTraining:
         """Each loss term's state on this client at the start of training; the network holds the received model."""
         states = {}
         for name, term in self.terms.items():
-            kept = task.state.terms.get(name)
-            if network.device.type != "cpu":  # a run that began on the CPU has left it there
-                kept = mapped(kept, lambda tensor: tensor.to(network.device))
+            kept = on_device(task.state.terms.get(name), network.device)  # a run that began on the CPU left it there
             with network.lent():
-                states[name] = term.begin(network, task, kept)
+                states[name] = on_device(term.begin(network, task, kept), network.device)
         return states
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:

@@ -17,6 +17,7 @@ from flnl.core.step import Beside, Phase, Progress, Step
 from flnl.core.training import Training
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.network import Network
+from flnl.engine.stacked.joining import on_device
 
 
 class Inputs:
@@ -82,6 +83,7 @@ class Steps:
         weight = task.state.weight
         self._weight = None if weight is None else weight.to(network.device, network.dtype)
         self._passes = network.passes(task.broadcast)
+        self._kept, self._visit = (on_device(of, network.device) for of in (task.state.extras, task.visit))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; each phase begins once the steps before it are trained."""
@@ -155,8 +157,8 @@ class Steps:
                     passes=self._passes,
                     params=self._trainable,
                     broadcast=task.broadcast,
-                    kept=task.state.extras,
-                    visit=task.visit,
+                    kept=self._kept,
+                    visit=self._visit,
                     views=views,
                     phase=phase,
                     progress=progress,

@@ -78,12 +78,10 @@ class CompiledUpdate:
         halves, wholes = ([_gradient(t) for t in tensors] for tensors in (copies, live))
         kind = (self._training.optimizer, self._training.momentum, self._training.weight_decay)
         key = (*kind, *((i, h is None, w is None) for i, h, w in zip(reached, halves, wholes, strict=True)))
-        new = key not in self._made
-        if new:
-            self._made[key] = compiling.compiler(compiling.apart(update_of(self._training)))
-        attempt = compiling.attempt("the optimiser's step") if new else nullcontext()
+        update = self._made.get(key) or compiling.compiler(compiling.apart(update_of(self._training)))
+        attempt = nullcontext() if key in self._made else compiling.attempt("the optimiser's step")
         with torch.no_grad(), _disable_current_modes(), attempt:  # torch compiles nothing within modes
-            self._made[key](
+            update(
                 [p.detach() for p in live],
                 halves,
                 wholes,
@@ -91,6 +89,7 @@ class CompiledUpdate:
                 {name: [kept[i] for i in reached] for name, kept in self._buffers.items()},
                 self._rate,
             )
+        self._made[key] = update
 
 
 def update_of(training: Training) -> Update:

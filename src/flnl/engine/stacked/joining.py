@@ -193,6 +193,11 @@ def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
     return _rebuilt(value, lambda _, leaf: of(leaf) if isinstance(leaf, Tensor) else leaf, ())
 
 
+def on_device(value: Any, device: torch.device) -> Any:
+    """The value with its tensors on ``device``."""
+    return value if device.type == "cpu" else mapped(value, lambda tensor: tensor.to(device))
+
+
 def alike(one: Any, other: Any) -> bool:
     """Whether two values differ only in the values of their tensors."""
     same = True

@@ -95,7 +95,7 @@ class FedReDA(LossTerm):
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> SampleTrust:
         """The losses, and after the rounds in which they are split how probably labels are right."""
-        losses, clean = state.losses.cpu(), state.trust.clean
+        losses, clean = state.losses.cpu(), state.trust.clean.cpu()
         if state.teacher is not None and task.broadcast.clock.stage_round % self.every == 0:
             clean = updated(clean, verdicts(losses, task.labels))
         return SampleTrust(clean, losses, task.labels)
