@@ -1200,7 +1200,7 @@ def test_memory_of_states(term: LossTerm, clients: int, caplog: pytest.LogCaptur
         results(executor, work, given)
     assert not caplog.records
     estimated = next(limit for limit in range(0, 2**30, 2**12) if clients_in(work, net, clients, limit) == clients)
-    assert 0.95 * estimated <= peak.bytes <= 1.15 * estimated  # gradients of activations are not counted
+    assert 0.85 * estimated <= peak.bytes <= 1.15 * estimated  # without gradients of activations
 
 
 def test_the_order_of_steps():

@@ -107,7 +107,7 @@ def test_inductor_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_piece_of_code_serves_gradients_of_all_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a 1x1 convolution differ where a dimension is one; others may lie in another layout than the parameter."""
+    """A 1x1 convolution's differ where a dimension is one; others may lie in another layout than it."""
     traced(monkeypatch)
     live = {"pointwise": torch.zeros(4, 2, 1, 1), "weight": torch.zeros(3, 2, 2, 2)}
     live = {name: t.contiguous(memory_format=torch.channels_last).requires_grad_() for name, t in live.items()}
