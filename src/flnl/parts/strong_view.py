@@ -111,7 +111,8 @@ def _enhanced(pixels: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
     """``f x + (1 - f) r`` with f from 0.05 to 0.95; r is black, grey, the mean grey, or the smoothed image."""
     factor = (0.05 + 0.9 * strength)[:, None, None, None]
     weights = (RED, GREEN, BLUE) if pixels.shape[1] == 3 else (1 / pixels.shape[1],) * pixels.shape[1]
-    grey = (pixels * pixels.new_tensor(weights)[:, None, None]).sum(1, keepdim=True)
+    by_channel = torch.cat([pixels.new_full((1, 1, 1), weight) for weight in weights])  # a GPU does not wait for it
+    grey = (pixels * by_channel).sum(1, keepdim=True)
     towards = torch.zeros_like(pixels)
     mean = grey.mean((2, 3), keepdim=True)
     for name, other in (("colour", grey), ("contrast", mean), ("sharpness", _smooth(pixels))):
@@ -124,8 +125,7 @@ def _smooth(pixels: Tensor) -> Tensor:
     channels, height, width = pixels.shape[1:]
     if min(height, width) < 3:
         return pixels
-    kernel = torch.full((3, 3), 1 / 13, dtype=pixels.dtype, device=pixels.device)
-    kernel[1, 1] = 5 / 13
+    kernel = F.pad(pixels.new_full((1, 1), 5 / 13), (1, 1, 1, 1), value=1 / 13)
     inner = F.conv2d(pixels, kernel.expand(channels, 1, 3, 3), groups=channels)
     edge = torch.ones(height, width, dtype=torch.bool, device=pixels.device)
     edge[1:-1, 1:-1] = False
