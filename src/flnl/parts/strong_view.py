@@ -138,11 +138,19 @@ def _autocontrast(pixels: Tensor) -> Tensor:
     return torch.where(high > low, (pixels - low) / (high - low).clamp_min(1e-9), pixels)
 
 
+def _histogram(levels: Tensor) -> Tensor:
+    """How often each of 0 to ``TOP`` is among ``levels`` int64 [B, C, n]: int64 [B, C, TOP + 1]."""
+    if levels.device.type == "cpu":
+        none = torch.zeros_like(levels[..., :1]).expand(*levels.shape[:2], TOP + 1)
+        return none.scatter_add(2, levels, torch.ones_like(levels))
+    edges = torch.arange(TOP + 2, device=levels.device).expand(*levels.shape[:2], TOP + 2)
+    return torch.searchsorted(levels.sort(2).values, edges.contiguous()).diff(dim=2)  # a scattered sum waits there
+
+
 def _equalised(pixels: Tensor) -> Tensor:
     """Each channel's histogram of 256 levels is made even."""
     levels = (pixels * TOP).round().clamp(0, TOP).long().flatten(2)
-    none = torch.zeros_like(levels[..., :1]).expand(*levels.shape[:2], TOP + 1)
-    counts = none.scatter_add(2, levels, torch.ones_like(levels))
+    counts = _histogram(levels)
     highest = TOP - (counts > 0).flip(2).long().argmax(2, keepdim=True)
     width = (counts.sum(2, keepdim=True) - counts.gather(2, highest)) // TOP
     table = (counts.cumsum(2) - counts + width // 2) // width.clamp_min(1)
