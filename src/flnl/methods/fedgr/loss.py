@@ -38,7 +38,8 @@ def refined_loss(given: Tensor, pseudo: Tensor, right: Tensor, high: bool | Tens
         right: q, the probability that the given label is right, [B] or one for all.
         high: whether the client learns from pseudo-labels alone.
     """
-    return torch.where(torch.as_tensor(high, device=given.device), pseudo, right * given + (1 - right) * pseudo)
+    high = high.to(given.device) if isinstance(high, Tensor) else torch.full_like(given, high, dtype=torch.bool)
+    return torch.where(high, pseudo, right * given + (1 - right) * pseudo)
 
 
 @dataclass(frozen=True)
