@@ -100,13 +100,13 @@ def are_finite(tensors: Sequence[Tensor], dim: int | None = None) -> Tensor:
     """Whether all tensors hold only finite numbers, along a dimension or everywhere.
 
     A sum is finite only if all of its terms are, and takes a CPU a fraction of a look at each; where it is not, it may
-    just have overflowed. On a GPU to ask for the sums would be a wait more.
+    just have overflowed. A GPU would be waited for once more, so it looks at each.
     """
     if tensors[0].device.type == "cpu":
         sums = torch.stack([t.sum(dim).double() for t in tensors]).isfinite()
         if bool(sums.all()):
             return sums.all(0)
-    return torch.stack([t.isfinite().all(dim) for t in tensors]).all(0)  # one wait for the device, of who reads it
+    return torch.stack([t.isfinite().all(dim) for t in tensors]).all(0)  # whoever reads it waits once
 
 
 def is_running_statistic(name: str) -> bool:
