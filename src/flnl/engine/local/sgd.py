@@ -72,7 +72,7 @@ class LocalTraining:
         for name, term in self.terms.items():
             kept = on_device(task.state.terms.get(name), network.device)  # a run that began on the CPU left it there
             with network.lent():
-                states[name] = on_device(term.begin(network, task, kept), network.device)
+                states[name] = term.begin(network, task, kept)
         return states
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
@@ -127,7 +127,7 @@ class LocalTraining:
         client = ClientModule(module, self.training, None if kept is None else _by_parameter(kept, trainable))
         optimizer = client.configure_optimizers()
         live = list(trainable.values())
-        objective = Objective(self.terms, self.states(network, task))
+        objective = Objective(self.terms, on_device(self.states(network, task), network.device))
         everything = module.state_dict() if objective.followers else {}  # its tensors are the module's own
         losses: list[Tensor] = []
         clip = self.training.clip

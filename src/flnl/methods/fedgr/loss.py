@@ -38,7 +38,7 @@ def refined_loss(given: Tensor, pseudo: Tensor, right: Tensor, high: bool | Tens
         right: q, the probability that the given label is right, [B] or one for all.
         high: whether the client learns from pseudo-labels alone.
     """
-    high = high.to(given.device) if isinstance(high, Tensor) else torch.full_like(given, high, dtype=torch.bool)
+    high = high if isinstance(high, Tensor) else torch.full_like(given, high, dtype=torch.bool)
     return torch.where(high, pseudo, right * given + (1 - right) * pseudo)
 
 
@@ -155,8 +155,7 @@ class FedGR(LossTerm):
 
     def _refined(self, step: Step, logits: Tensor) -> Tensor:
         visit, at = step.visit.one(RefinedLabels), step.positions
-        right = visit.right.to(logits, non_blocking=True)[at]
-        labels = visit.labels.to(at.device, non_blocking=True)[at]
+        right, labels = visit.right.to(logits.dtype)[at], visit.labels[at]
         has = labels != NO_LABEL
         pseudo = torch.where(has, cross_entropy(logits, torch.where(has, labels, 0)), 0.0)
         q = weighted_mean(right, step.weight) if self.posterior == "batch" else right

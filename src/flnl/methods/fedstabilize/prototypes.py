@@ -107,9 +107,8 @@ def slerp(one: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
     ``[sin(λω) a + sin((1-λ)ω) b] / sin ω`` with ω the angle; a where they are equal, and where they are opposite, so
     that there are many arcs, the one with the larger share. ``share`` is of all rows or of each [B].
     """
-    share = (
-        share.to(one) if isinstance(share, Tensor) else one.new_full((), share)
-    )  # a GPU does not wait for the latter
+    # a number is written by the device itself, which need not be waited for
+    share = share.to(one) if isinstance(share, Tensor) else one.new_full((), share)
     share = share[:, None] if share.dim() == 1 else share
     dot = (one * other).sum(1, keepdim=True).clamp(-1, 1)
     near, far = dot > 1 - 1e-6, dot < -1 + 1e-6
