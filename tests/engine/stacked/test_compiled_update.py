@@ -175,11 +175,14 @@ def test_visits_are_those_of_plain_steps(name: str, monkeypatch: pytest.MonkeyPa
     held, found, made = net.params(), [], list[Any]()
     original = CompiledUpdate.step
 
+    def fresh(of: CompiledUpdate) -> bool:
+        pairs = zip(of._copies, of._live, strict=True)
+        return all(torch.equal(copy, parameter.bfloat16()) for copy, parameter in pairs if copy is not None)
+
     def counted(self: CompiledUpdate) -> None:
+        before = fresh(self)  # what the step has computed with
         original(self)
-        made.append(
-            all(torch.equal(c, p.bfloat16()) for c, p in zip(self._copies, self._live, strict=True) if c is not None)
-        )
+        made.append(before and fresh(self))
 
     monkeypatch.setattr(CompiledUpdate, "step", counted)
     for compiled in (False, True):
