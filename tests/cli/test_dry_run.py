@@ -120,9 +120,9 @@ def test_the_submission_to_slurm_bears_the_name_of_the_sweep(
 
 
 def test_the_time_is_that_of_the_passes() -> None:
-    kind = ("digits", "cnn", "32", 10, False)
-    runs = [Planned(n, [], "0", None, "new", "", "cpu", kind, passes) for n, passes in enumerate((10.0, 20.0))]
-    runs.append(Planned(2, [], "0", None, "new", "", "cpu", ("cifar10", "cnn", "32", 10, False), 5.0))
+    kind = ("digits", "cnn", "32", 10)
+    runs = [Planned(n, [], "0", None, "new", "", "cpu", False, kind, passes) for n, passes in enumerate((10.0, 20.0))]
+    runs.append(Planned(2, [], "0", None, "new", "", "cpu", False, ("cifar10", "cnn", "32", 10), 5.0))
     timed = Paces(
         [Pace("digits", "cnn", batch, "cpu", gpu, s) for batch, gpu, s in ((10, False, 60.0), (32, False, 1.0))]
     )

@@ -18,7 +18,11 @@ import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from flnl.config.compose import load, resolved
 from flnl.core.errors import UserError
+from flnl.run.budget import training_kind
+from flnl.run.paces_here import cards_here
+from flnl.storage.paces import Pace, Paces
 from flnl.sweep.gpus import MPS, Share
 from flnl.sweep.ledger import Ledger
 from flnl.sweep.workers import Crew, unfinished
@@ -29,6 +33,7 @@ from tests.simulated_gpu.library import UnavailableError, built
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FEDAVG = ["-m", *BY_NAME["fedavg"].words]
+HINT = "would run 2, flnl doctor --jobs measures how many are best"
 JOBLIB = ("hydra/launcher=joblib", "products=false")
 
 
@@ -52,11 +57,11 @@ def names(share: Share, count: int) -> list[str | None]:
 @pytest.mark.parametrize(
     ("count", "jobs", "n_jobs", "workers", "said"),
     [
-        (2, 6, -1, 2, "6 jobs on 2 GPUs, 1 at a time on each; hydra.launcher.n_jobs=4 would run 2"),
+        (2, 6, -1, 2, f"6 jobs on 2 GPUs, 1 at a time on each; hydra.launcher.n_jobs=4 {HINT}"),
         (2, 6, 4, 4, "6 jobs on 2 GPUs, 2 at a time on each"),
         (2, 6, 3, 3, "6 jobs on 2 GPUs, up to 2 at a time on each"),
-        (2, 6, 1, 1, "6 jobs on 1 GPU, 1 at a time; hydra.launcher.n_jobs=2 would run 2"),
-        (1, 6, -1, 1, "6 jobs on 1 GPU, 1 at a time; hydra.launcher.n_jobs=2 would run 2"),
+        (2, 6, 1, 1, f"6 jobs on 1 GPU, 1 at a time; hydra.launcher.n_jobs=2 {HINT}"),
+        (1, 6, -1, 1, f"6 jobs on 1 GPU, 1 at a time; hydra.launcher.n_jobs=2 {HINT}"),
         (1, 6, 3, 3, "6 jobs on 1 GPU, 3 at a time"),
         (8, 2, -1, 2, "2 jobs on 2 GPUs, 1 at a time on each"),
         (8, 1, -1, 1, "1 job on 1 GPU, 1 at a time"),
@@ -194,6 +199,35 @@ def test_a_sweep_begins_with_its_gpus(
     assert "GPU" not in said.err + said.out
 
 
+def test_a_sweep_runs_as_many_jobs_on_a_gpu_as_the_doctor_found_best(
+    command: Command, tmp_path: Path, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it has timed all trainings of the sweep, and only where the user gives no number."""
+
+    def work(crew: Crew, number: int, job: Any) -> None:
+        crew.results[job[0]] = unfinished(job[1])
+
+    def looked(look: Callable[..., Any], *at: Any) -> list[Any]:
+        return [{"a GPU"} for _ in at] if look is cards_here else []
+
+    monkeypatch.setattr(Crew, "work", work)
+    monkeypatch.setattr("flnl.sweep.gpus.seen", looked)
+    monkeypatch.setattr("flnl.sweep.workers.seen", looked)
+    monkeypatch.setattr("flnl.sweep.dry_run.cards_here", lambda kind: {"a GPU"})
+    monkeypatch.setenv("FLNL_CACHE", str(tmp_path / "cache"))
+    dataset, model, precision, batch = training_kind(resolved(load([*FEDAVG[1:]])))
+    Paces([Pace(dataset, model, batch, "a GPU", True, 9.0 / n, precision, n) for n in (1, 3)]).save(tmp_path / "cache")
+    gpus(2)
+    for words, expected in (
+        ((), "up to 3 at a time on each"),
+        (("hydra.launcher.n_jobs=4",), "2 at a time on each"),
+        (("train.batch_size=10,64",), "1 at a time on each"),
+    ):
+        seeds = "seed=1,2,3,4,5"
+        assert f" jobs on 2 GPUs, {expected}" in command(*FEDAVG, seeds, *JOBLIB, *words).err
+        assert f" jobs on 2 GPUs, {expected}" in command(*FEDAVG, seeds, *JOBLIB, *words, "--dry-run").out
+
+
 def test_a_gpu_that_is_not_there_is_refused_before_the_first_job(
     command: Command, tmp_path: Path, gpus: Callable[[int], None]
 ) -> None:
@@ -260,5 +294,5 @@ def test_a_sweep_on_two_simulated_gpus(tmp_path: Path) -> None:
         "2": {"id": "3", **named},
     }
     assert {one["device"] for one in records.values()} == {"sim:0"}  # a worker sees one GPU
-    assert re.search(r"^3 jobs on 2 GPUs, 1 at a time on each; hydra\.launcher\.n_jobs=4 would run 2$", said, re.M)
+    assert re.search(rf"^3 jobs on 2 GPUs, 1 at a time on each; hydra\.launcher\.n_jobs=4 {HINT}$", said, re.M)
     assert "other processes hold" not in said

@@ -1,8 +1,8 @@
 """Say what this machine has, check its GPU against the CPU, and time training.
 
-    flnl doctor [--device auto] [--quick] [--networks TEXT ...]
+    flnl doctor [--device auto] [--quick] [--networks TEXT ...] [--jobs]
 
-What it times is kept for ``flnl tables plan``.
+What it times is kept for ``flnl tables plan`` and for sweeps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def parser() -> Parser:
     options.add_argument(
         "--networks", nargs="+", metavar="TEXT", default=[], help="time only networks whose title contains a text"
     )
+    options.add_argument(
+        "--jobs",
+        action="store_true",
+        help="time 1, 2, 4 ... runs at once on the GPU, until more train no more images; sweeps then run that many",
+    )
     return options
 
 
@@ -38,12 +43,13 @@ def command(arguments: Sequence[str]) -> None:
         SystemExit: with 1 if something is not well.
     """
     options = parser().parse_args(arguments)
-    if options.quick and options.networks:
-        raise UserError("--quick times no networks: leave it out, or leave out --networks")
+    if options.quick and (options.networks or options.jobs):
+        given = "--networks" if options.networks else "--jobs"
+        raise UserError(f"--quick times no networks: leave it out, or leave out {given}")
     from flnl.instruments.doctor.examination import chosen, examine
 
     wanted = chosen(options.networks)
-    if not examine(options.device, quick=options.quick, wanted=wanted):
+    if not examine(options.device, quick=options.quick, at_once=options.jobs, wanted=wanted):
         sys.exit(1)
 
 

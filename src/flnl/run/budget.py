@@ -22,6 +22,12 @@ def model_name(model: Mapping[str, Any]) -> str:
     return f"{stored_name(str(model['_target_']))}({arguments})"
 
 
+def training_kind(plain: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Data set, network, precision and batch size: on them the time of a pass depends, beside method and device."""
+    batch = int(plain["train"]["batch_size"])
+    return dataset_name(plain["dataset"]), model_name(plain["model"]), str(plain.get("precision", 32)), batch
+
+
 def clients(plain: Mapping[str, Any]) -> int:
     """The number of clients that train; 1 if it follows from the data."""
     return 1 if plain["centralized"] else int(plain["partition"].get("num_clients") or 1)

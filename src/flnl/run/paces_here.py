@@ -17,13 +17,14 @@ from flnl.storage.paces import Pace, Paces
 FILE = CONF / "doctor" / "cards.yaml"
 
 
-def cards_here() -> set[str]:
+def cards_here(kind: str = "cuda") -> set[str]:
     """The names of this machine's GPUs."""
     if "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists() and shutil.which("nvidia-smi") is None:
         return set()  # without waiting for torch
     import torch
 
-    return {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
+    library = torch.get_device_module(kind)
+    return {library.get_device_name(number) for number in range(library.device_count())}
 
 
 def paces_here(cache: Path, cards: Collection[str] | None = None) -> Paces:

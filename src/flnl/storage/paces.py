@@ -1,9 +1,9 @@
-"""The file in which ``flnl doctor`` keeps how long training takes here, for ``flnl tables plan``."""
+"""The file in which ``flnl doctor`` keeps how long training takes here, for plans and sweeps."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,11 @@ NAME, LOCK = "paces.json", ".paces.lock"
 FORMAT = 1
 SECONDS = 10.0
 """Timeout for the lock; others hold it for milliseconds."""
+NOISE = 1.05
+"""Ratio of two times that says nothing."""
+
+Kind = tuple[str, str, str, int]
+"""Data set, network, precision and batch size of a ``Pace``."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,12 @@ class Pace:
     gpu: bool
     seconds: float  # of a pass over all training images
     precision: str = "32"  # early files lack it
+    runs: int = 1  # at once on the GPU, a process each, which share the pass; early files lack it
+
+    @property
+    def kind(self) -> Kind:
+        """What was trained."""
+        return self.dataset, self.model, self.precision, self.batch
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,19 @@ class Paces:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK, timeout=SECONDS):
             cls.load(folder).including(new).save(folder)
+
+    def runs_at_once(self, kinds: Collection[Kind], gpus: Collection[str]) -> int:
+        """How many runs of these kinds at once train most on GPUs of these names: the fewest that come near the most.
+
+        It is 1 if a kind was not timed on one of them, and the smallest number if they differ.
+        """
+        best = []
+        for kind in kinds:
+            for gpu in gpus:
+                seconds = {pace.runs: pace.seconds for pace in self.values if (pace.kind, pace.device) == (kind, gpu)}
+                least = min(seconds.values(), default=0.0)
+                best.append(min((runs for runs, took in seconds.items() if took <= NOISE * least), default=1))
+        return min(best, default=1)
 
     def including(self, new: Sequence[Pace]) -> Paces:
         """With ``new`` in place of earlier ones of the same training on the same device."""

@@ -25,8 +25,8 @@ from flnl.core.errors import UserError
 from flnl.record.run import RunRecord
 from flnl.run import budget
 from flnl.run.folder import chosen, refusal
-from flnl.run.paces_here import paces_here
-from flnl.storage.paces import Paces
+from flnl.run.paces_here import cards_here, paces_here
+from flnl.storage.paces import Kind, Paces
 from flnl.sweep import launchers, supervisor
 from flnl.sweep.gpus import Share
 from flnl.sweep.job import shares_a_process
@@ -49,7 +49,8 @@ class Planned:
     state: str  # new, or that of the run that is in its folder, or refused
     refusal: str  # why it would be refused; empty if nothing is known to be wrong
     device: str  # as configured
-    kind: tuple[str, str, str, int, bool]  # data set, network, precision, batch size, on a GPU: its pace depends on it
+    gpu: bool  # it would run on one
+    kind: Kind
     passes: float  # over all training data
 
     @classmethod
@@ -89,14 +90,8 @@ class Planned:
         refused = refused or (_lacking(plain) if here else "")
         state = "refused" if refused else "new" if record is None else f"{record.status} there"
         gpu = torch.cuda.is_available() if cfg.device == "auto" else cfg.device != "cpu"
-        kind = (
-            budget.dataset_name(plain["dataset"]),
-            budget.model_name(plain["model"]),
-            str(plain["precision"]),
-            plain["train"]["batch_size"],
-            gpu,
-        )
-        return cls(number, overrides, key, folder, state, refused, cfg.device, kind, budget.passes(plain))
+        kind, passes = budget.training_kind(plain), budget.passes(plain)
+        return cls(number, overrides, key, folder, state, refused, cfg.device, gpu, kind, passes)
 
 
 def _lacking(plain: Mapping[str, Any]) -> str:
@@ -202,9 +197,8 @@ def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
         paces = paces_here(Path(compose.load([]).cache).expanduser())
     seconds, unknown = 0.0, []
     for run in runs:
-        *of, batch, gpu = run.kind
-        near = [p for p in paces.values if [p.dataset, p.model, p.precision] == of and p.gpu == gpu]
-        same = [pace.seconds for pace in near if pace.batch == batch] or [pace.seconds for pace in near]
+        near = [p for p in paces.values if p.kind[:3] == run.kind[:3] and p.gpu == run.gpu and p.runs == 1]
+        same = [pace.seconds for pace in near if pace.batch == run.kind[3]] or [pace.seconds for pace in near]
         if same:
             seconds += median(same) * run.passes
         else:
@@ -228,7 +222,12 @@ def _launched(chosen: DictConfig, runs: Sequence[Planned]) -> str:
         return f"submitted to Slurm as an array of jobs, {chosen.launcher.name}"
     workers = chosen.launcher.get("n_jobs")
     at_once = f"{workers} at once" if workers else "as many at once as there are cores"
-    if workers and (share := Share.of({run.device for run in runs}, len(runs), workers)).gpus:
+
+    def each(kind: str) -> int:
+        timed = Paces.load(Path(compose.load([]).cache).expanduser())
+        return timed.runs_at_once({run.kind for run in runs}, cards_here(kind))
+
+    if workers and (share := Share.of({run.device for run in runs}, len(runs), workers, each)).gpus:
         at_once = share.told(len(runs))
     return f"{_type(chosen.launcher)}, {at_once}"
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import TypeVar
 
 from flnl.sweep.job import end_with
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 MPS, MPS_HERE = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
 """NVIDIA's Multi-Process Service: the variable that names its folder, and where it is by default."""
@@ -27,8 +31,14 @@ class Share:
     workers: int
 
     @classmethod
-    def of(cls, devices: Collection[str], jobs: int, n_jobs: int) -> Share:
-        """The share of ``jobs`` jobs on ``devices``, values of ``device``; ``n_jobs=-1`` is one at a time on each GPU.
+    def of(cls, devices: Collection[str], jobs: int, n_jobs: int, each: Callable[[str], int] = lambda kind: 1) -> Share:
+        """The share of ``jobs`` jobs on ``devices``, values of ``device``.
+
+        Args:
+            devices: the values.
+            jobs: their number.
+            n_jobs: how many run at once; -1 stands for ``each`` on each GPU.
+            each: how many at a time train most on a GPU of this kind of device.
 
         Raises:
             UserError: if there is no such device.
@@ -38,11 +48,10 @@ class Share:
         from flnl.engine.placement import device_for, visible  # torch takes seconds to import
 
         placed = {device: place for device in devices if (place := device_for(device)).type != "cpu"}
-        kind = (
-            None if any(":" in device for device in placed) else next((place.type for place in placed.values()), None)
-        )
+        there = next((place.type for place in placed.values()), None)
+        kind = None if any(":" in device for device in placed) else there
         gpus = sorted({str(place) for place in placed.values()}) if kind is None else visible(kind)
-        workers = len(gpus) if gpus and n_jobs == -1 else effective_n_jobs(n_jobs)
+        workers = len(gpus) * each(there) if there and n_jobs == -1 else effective_n_jobs(n_jobs)
         return cls(tuple(gpus), kind, min(workers, jobs))
 
     def environment(self, worker: int) -> Mapping[str, str]:
@@ -54,22 +63,13 @@ class Share:
         return {VISIBLE: self.gpus[worker % len(self.gpus)]}
 
     def warnings(self) -> list[str]:
-        """A line for each GPU of whose memory other processes hold much.
-
-        A process of its own looks, since one that has looked keeps some of it.
-        """
+        """A line for each GPU of whose memory other processes hold much."""
         import torch
-        from joblib.externals.loky import ProcessPoolExecutor
 
         from flnl.engine.placement import taken
 
         names = [f"{self.kind}:{number}" for number in range(len(self.gpus))] if self.kind else self.gpus
-        with (
-            suppress(RuntimeError),  # jobs on this GPU will say more
-            ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as once,
-        ):
-            return [line for line in once.map(taken, map(torch.device, names)) if line]
-        return []
+        return [line for line in seen(taken, *map(torch.device, names)) if line]
 
     def told(self, jobs: int) -> str:
         """The share of GPUs in words, such as ``6 jobs on 2 GPUs, 1 at a time on each``."""
@@ -78,7 +78,19 @@ class Share:
         text = f"{jobs} job{'s' * (jobs > 1)} on {used} GPU{'s' * (used > 1)}, "
         text += f"{'up to ' * (self.workers % used > 0)}{most} at a time{' on each' * (used > 1)}"
         if most == 1 and jobs > self.workers:
-            text += f"; hydra.launcher.n_jobs={2 * used} would run 2"
+            text += f"; hydra.launcher.n_jobs={2 * used} would run 2, flnl doctor --jobs measures how many are best"
         elif most > 1 and not Path(os.environ.get(MPS, MPS_HERE), "control").exists():
             text += "; they take turns there: nvidia-cuda-mps-control -d lets their kernels run side by side"
         return text
+
+
+def seen(look: Callable[[T], S], *at: T) -> list[S]:
+    """What a process of its own sees when it looks at GPUs, since one that has looked keeps some of their memory.
+
+    It is nothing if that fails: jobs on this GPU will say more.
+    """
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    with suppress(RuntimeError), ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as once:
+        return list(once.map(look, at))
+    return []

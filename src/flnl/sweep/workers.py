@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -22,10 +22,14 @@ from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
+from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.override_text import key_of
 from flnl.console.terminal import print_line
-from flnl.sweep.gpus import Share
+from flnl.run.budget import training_kind
+from flnl.run.paces_here import cards_here
+from flnl.storage.paces import Paces
+from flnl.sweep.gpus import Share, seen
 from flnl.sweep.job import end_with
 
 log = logging.getLogger(__name__)
@@ -37,7 +41,7 @@ Job = tuple[int, Sequence[str]]
 class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untyped
     """The launcher behind ``hydra/launcher=joblib``; of joblib's settings, only ``n_jobs`` is used.
 
-    On GPUs, -1 stands for one job on each.
+    On GPUs, -1 stands for as many jobs on each as ``flnl doctor --jobs`` found to train most there, or one.
     """
 
     _told = False  # of GPUs; a sweeper that optimises launches many times
@@ -54,7 +58,13 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         given = (self.hydra_context, self.config, self.task_function, Singleton.get_state())
         jobs = list(enumerate(job_overrides, initial_job_idx))
-        share = Share.of(self._devices(job_overrides), len(jobs), self.joblib.get("n_jobs", -1))
+        n_jobs = self.joblib.get("n_jobs", -1)
+        share = Share.of(
+            {str(cfg.device) for cfg in self._different(job_overrides, "device".__eq__)},
+            len(jobs),
+            n_jobs,
+            lambda kind: self._at_once(job_overrides, kind),
+        )
         if share.gpus and not self._told:
             self._told = True
             for line in (share.told(len(jobs)), *(f"warning: {line}" for line in share.warnings())):
@@ -70,11 +80,23 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
                 raise
         return [crew.results[number] for number, _ in jobs]
 
-    def _devices(self, jobs: Sequence[Sequence[str]]) -> set[str]:
-        """The values of ``device`` of the jobs; those that override it alike are composed once."""
-        different = {tuple(one for one in job if key_of(one) == "device"): job for job in jobs}
+    def _at_once(self, job_overrides: Sequence[Sequence[str]], kind: str) -> int:
+        """How many of these jobs at once train most on each GPU, as far as the doctor has measured it here."""
+        assert self.config is not None
+        timed = Paces.load(Path(self.config.cache).expanduser())
+        if all(pace.runs == 1 for pace in timed.values):
+            return 1
+        kinds = set()
+        for cfg in self._different(job_overrides, "seed".__ne__):
+            trained = {name: OmegaConf.to_container(cfg[name], resolve=True) for name in ("dataset", "model", "train")}
+            kinds.add(training_kind({**trained, "precision": cfg.precision}))
+        return timed.runs_at_once(kinds, set().union(*seen(cards_here, kind)))
+
+    def _different(self, jobs: Sequence[Sequence[str]], matters: Callable[[str], bool]) -> list[DictConfig]:
+        """The configurations of the jobs; of those that are alike in all overrides that matter, one."""
+        different = {tuple(one for one in job if matters(key_of(one))): job for job in jobs}
         loader = self.hydra_context.config_loader
-        return {str(loader.load_sweep_config(self.config, list(job)).device) for job in different.values()}
+        return [loader.load_sweep_config(self.config, list(job)) for job in different.values()]
 
 
 @dataclass

@@ -4,8 +4,11 @@ import math
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from flnl.commands import tables
 from flnl.config import compose
 from flnl.console import cores
 from flnl.core.errors import UserError
-from flnl.instruments.doctor import agreement, examination, surroundings, timing
+from flnl.instruments.doctor import agreement, at_once, examination, networks, surroundings, timing
 from flnl.instruments.tables.request import parse
 from flnl.run import paces_here as here
 from flnl.run.budget import model_name
@@ -145,14 +148,14 @@ def test_times_that_cannot_be_kept_are_a_problem(
 
 
 def test_a_doctor_that_is_stopped_has_kept_what_it_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = timing._seconds_of_an_image
+    original = timing.alone
 
-    def stopped(setting: timing.Setting, *more: Any) -> Any:
+    def stopped(setting: networks.Setting, *more: Any) -> Any:
         if "VGG" in setting.title:
             raise KeyboardInterrupt
         return original(setting, *more)
 
-    monkeypatch.setattr(timing, "_seconds_of_an_image", stopped)
+    monkeypatch.setattr(timing, "alone", stopped)
     with pytest.raises(KeyboardInterrupt):
         doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
     assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["LeNet5(batch_norm=False)"]
@@ -210,7 +213,7 @@ def test_the_plan_and_the_doctor_tell_the_minutes_of_a_known_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FedCorr's 500 passes over CIFAR-10 are 25 million images."""
-    found = timing.known(paces_here(tmp_path, {"NVIDIA H200"}), "NVIDIA H200", timing.settings())
+    found = timing.known(paces_here(tmp_path, {"NVIDIA H200"}), "NVIDIA H200", networks.settings())
     assert [(one.setting.title, one.batch, one.precision, one.setting.passes) for one in found] == [
         ("ResNet-18 on CIFAR-10", 10, "32", 500.0),
         ("ResNet-18 on CIFAR-10", 10, "bf16", 500.0),
@@ -235,7 +238,7 @@ def test_a_network_that_does_not_fit_is_said(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(timing, "_round", full)
+    monkeypatch.setattr(networks, "_round", full)
     doctor.command(["--device", "cpu", "--networks", "lenet"])
     assert "does not fit" in capsys.readouterr().out
     assert Paces.load(tmp_path / "cache") == Paces()
@@ -244,12 +247,12 @@ def test_a_network_that_does_not_fit_is_said(
 def test_a_network_that_fails_does_not_keep_the_others_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(setting: timing.Setting, *more: Any) -> Any:
+    def failing(setting: networks.Setting, *more: Any) -> Any:
         if "LeNet" in setting.title:
             raise RuntimeError("no kernel image is available\nsecond line")
-        return 1e-3, False
+        return networks.Rate(1, 1e3, False)
 
-    monkeypatch.setattr(timing, "_seconds_of_an_image", failing)
+    monkeypatch.setattr(timing, "alone", failing)
     with pytest.raises(SystemExit) as left:
         doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
     assert left.value.code == 1
@@ -278,9 +281,107 @@ def test_every_network_of_the_tables_at_the_papers_scale_is_timed() -> None:
     """Else ``flnl tables plan scale=paper`` could not say what it costs."""
     plan = parse(["plan", "scale=paper", "seeds=1"]).plan
     needed = {(run.identity.dataset, run.identity.model, run.identity.batch) for run in plan.runs.values()}
-    assert {setting.kind for setting in timing.settings()} == needed
+    assert {setting.kind for setting in networks.settings()} == needed
 
 
 def test_networks_to_time_are_refused_where_none_are_timed() -> None:
-    with pytest.raises(UserError, match="--quick times no networks"):
-        doctor.command(["--quick", "--networks", "LeNet"])
+    for option in (["--networks", "LeNet"], ["--jobs"]):
+        with pytest.raises(UserError, match=f"--quick times no networks: leave it out, or leave out {option[0]}"):
+            doctor.command(["--quick", *option])
+
+
+def test_several_runs_at_once_are_not_timed_on_a_cpu() -> None:
+    with pytest.raises(UserError, match="--jobs is about a GPU"):
+        doctor.command(["--device", "cpu", "--jobs"])
+
+
+def test_more_runs_at_once_are_timed_until_they_train_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine with 16 cores: 4 % more than before is noise. What is timed before a failure stays."""
+    monkeypatch.setattr(at_once, "usable_cores", lambda: 16)
+    setting = timing_of("LeNet-5")
+    images_a_second = {1: 100.0, 2: 190.0, 4: 300.0, 8: 312.0, 16: 500.0}
+
+    def together(runs: int, *_: object) -> networks.Rate:
+        return networks.Rate(runs, images_a_second[runs], True)
+
+    monkeypatch.setattr(at_once, "together", together)
+    timed = [*timing.timings("sim", "a GPU", [setting], at_once=True)]
+    assert [(one.precision, one.runs) for one in timed] == [(p, n) for p in ("32", "bf16") for n in (1, 2, 4, 8)]
+    paces = [one.pace for one in timed if one.pace is not None]
+    assert [pace.seconds for pace in paces[:4]] == [50_000 / images_a_second[pace.runs] for pace in paces[:4]]
+    assert Paces(paces).runs_at_once({paces[0].kind, paces[4].kind}, {"a GPU"}) == 4
+    images_a_second[4] = 193.0  # which is no more than two had, so two are best
+    assert [rate.runs for rate in at_once.rates(setting, "sim", 32)] == [1, 2, 4]
+    del images_a_second[4]
+
+    def full(runs: int, *_: object) -> networks.Rate:
+        if runs == 4:
+            raise torch.OutOfMemoryError
+        return together(runs)
+
+    monkeypatch.setattr(at_once, "together", full)
+    timed = [*timing.timings("cpu", "a GPU", [setting], at_once=True)]
+    assert [(one.runs, one.failure) for one in timed] == [(1, ""), (2, ""), (4, "does not fit the memory")]
+
+
+def timing_of(text: str) -> networks.Setting:
+    """The first setting whose title begins so."""
+    return next(one for one in networks.settings() if one.title.startswith(text))
+
+
+def test_two_runs_at_once_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_once, "SECONDS", 0.2)
+    rate = at_once.together(2, timing_of("LeNet-5"), "cpu", 32)
+    assert (rate.runs, rate.stacked) == (2, False)
+    assert rate.images_a_second > 0
+
+
+def test_what_one_of_several_runs_raises_is_said() -> None:
+    """The first error, not that others waited for it in vain."""
+    wrong = replace(timing_of("LeNet-5"), shape=(3, 2, 2))
+    with pytest.raises(Exception, match="needs inputs of at least 16x16") as raised:
+        at_once.together(2, wrong, "cpu", 32)
+    assert not isinstance(raised.value, BrokenBarrierError)
+
+
+@pytest.mark.parametrize("last", [0, 2])
+def test_a_run_that_fails_ends_the_others(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before they train, where they wait for it, and after, where each goes on until all have finished."""
+    count = iter((last, sys.maxsize))
+
+    class Trainer:
+        images, stacked = 10, True
+
+        def __init__(self, *_: object) -> None:
+            self.left = next(count)
+
+        def round(self) -> None:
+            if self.left == 0:
+                raise torch.OutOfMemoryError
+            self.left -= 1
+
+        def lengthen(self, _: float) -> None:
+            self.round()
+
+    monkeypatch.setattr(at_once, "Trainer", Trainer)
+    monkeypatch.setattr(at_once, "_shared", [Barrier(2), get_context("spawn").Value("i", 2)])
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(at_once._rate, timing_of("LeNet-5"), "sim", 32, 0.1) for _ in range(2)]
+        assert isinstance(done[0].exception(20), torch.OutOfMemoryError)
+        if last:
+            assert done[1].result(20).images_a_second > 0
+        else:
+            assert isinstance(done[1].exception(20), BrokenBarrierError)
+
+
+def test_the_runs_at_once_are_those_that_were_timed_with_this_training_on_these_gpus() -> None:
+    def pace(runs: int, seconds: float, model: str = "cnn", device: str = "A") -> Pace:
+        return Pace("digits", model, 10, device, True, seconds, runs=runs)
+
+    known = Paces((pace(1, 8.0), pace(2, 4.1), pace(4, 4.0), pace(8, 5.0), pace(1, 1.0, "mlp"), pace(2, 1.1, "mlp")))
+    cnn, mlp = ("digits", "cnn", "32", 10), ("digits", "mlp", "32", 10)
+    assert known.runs_at_once({cnn}, {"A"}) == 2  # 4 is within noise of it
+    assert known.runs_at_once({cnn, mlp}, {"A"}) == 1
+    assert known.runs_at_once({cnn}, {"A", "B"}) == known.runs_at_once({("digits", "cnn", "bf16", 10)}, {"A"}) == 1
+    assert known.runs_at_once(set(), {"A"}) == known.runs_at_once({cnn}, set()) == 1
+    assert len(known.including([pace(2, 3.0)]).values) == len(known.values)

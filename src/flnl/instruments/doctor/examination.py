@@ -19,8 +19,9 @@ from flnl.console.terminal import cell, duration, print_line
 from flnl.core.errors import UserError, in_one_line
 from flnl.engine.placement import placement_for
 from flnl.instruments.doctor.agreement import TOLERANCE, Agreement, agreements
+from flnl.instruments.doctor.networks import Setting, settings
 from flnl.instruments.doctor.surroundings import Row, surroundings
-from flnl.instruments.doctor.timing import Setting, Timed, known, settings, timings
+from flnl.instruments.doctor.timing import Timed, known, timings
 from flnl.run.paces_here import paces_here
 from flnl.storage.paces import Paces
 
@@ -39,16 +40,18 @@ def chosen(texts: Sequence[str]) -> list[Setting]:
     return wanted
 
 
-def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
+def examine(device: str, *, quick: bool, at_once: bool, wanted: Sequence[Setting]) -> bool:
     """Print everything; return whether all is well.
 
     Raises:
-        UserError: if there is no such device.
+        UserError: if there is no such device, or if several runs at once are to be timed on a CPU.
     """
     cfg = compose.load([f"device={device}"])
     check_config(cfg)
     torch.set_num_threads(cfg.threads)
     place = placement_for(device, 32).device
+    if at_once and place.type == "cpu":
+        raise UserError("--jobs is about a GPU; on a CPU a sweep runs as many jobs at once as there are cores")
     console = Console()
     rows = list(surroundings(cfg, "cuda" if place.type == "cpu" else place.type))
     console.print(_facts(rows))
@@ -57,7 +60,7 @@ def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
         good = _compare(console, place.type) and good
     cache, name = Path(cfg.cache).expanduser(), _name(place)
     if not quick:
-        return _time(console, place, name, wanted, cache) and good
+        return _time(console, place, name, wanted, cache, at_once=at_once) and good
     if place.type != "cpu" and (before := known(paces_here(cache, {name}), name, wanted)):
         console.print(_times(f"local training on {name}, as measured before", before))
     return good
@@ -104,7 +107,9 @@ def _compare(console: Console, device: str) -> bool:
     return all(one.agrees for one in results)
 
 
-def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Setting], cache: Path) -> bool:
+def _time(
+    console: Console, place: torch.device, name: str, wanted: Sequence[Setting], cache: Path, *, at_once: bool
+) -> bool:
     """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
     threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if place.type == "cpu" else ""
     print_line(f"timing {len(wanted)} networks; --quick leaves this out", to=sys.stderr)
@@ -112,7 +117,7 @@ def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Set
     lost = ""  # why the times were not kept
     with _busy(console) as progress:
         task = progress.add_task("timing")
-        for one in timings(place.type, name, wanted):
+        for one in timings(place.type, name, wanted, at_once=at_once):
             timed.append(one)
             if one.pace is not None and not lost:
                 try:  # at once, so that it is not lost if the doctor is stopped
@@ -120,7 +125,8 @@ def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Set
                 except (OSError, Timeout) as error:
                     lost = in_one_line(error)
             count = len({(of.setting.title, of.batch) for of in timed})
-            progress.update(task, description=f"timing: {count} of {len(wanted)}, {one.setting.title}")
+            of_several = f", {one.runs} at once" * (one.runs > 1)
+            progress.update(task, description=f"timing: {count} of {len(wanted)}, {one.setting.title}{of_several}")
     console.print(_times(f"local training on {name}{threads}", timed))
     for one in timed:
         if one.error:
@@ -129,6 +135,8 @@ def _time(console: Console, place: torch.device, name: str, wanted: Sequence[Set
         print_line(f"PROBLEM: the times could not be kept for flnl tables plan: {lost}")
     elif any(one.pace is not None for one in timed):
         print_line("flnl tables plan estimates with these times what has not run here yet")
+        if at_once:
+            print_line("sweeps run as many jobs at once on each GPU as train most images by these times")
     return not lost and not any(one.error for one in timed)
 
 
@@ -136,12 +144,13 @@ def _times(title: str, timed: Sequence[Timed]) -> Table:
     """A table of measurements, with how long a run of the default method would train at that rate on the data set."""
     table = Table(title=title)
     methods = ", ".join(dict.fromkeys(one.setting.method for one in timed))
-    titles = ("network and data", "batch", "precision", "images a second", "a pass", methods, "clients")
-    for column in titles:
+    several = any(one.runs > 1 for one in timed)
+    what = "network and data", "batch", "precision", *["runs"] * several
+    for column in (*what, "images a second", "a pass", methods, "clients"):
         left, whole = column in ("network and data", "clients"), column == "images a second"
         table.add_column(column, justify="left" if left else "right", no_wrap=whole)
     for one in timed:
-        row = one.setting.title, str(one.batch), one.precision
+        row = one.setting.title, str(one.batch), one.precision, *[str(one.runs)] * several
         if one.pace is None:
             table.add_row(*row, one.failure, "", "", "")
             continue
