@@ -1,6 +1,6 @@
 """Images a second of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, way after way.
 
-``python -m bench.gpu [--setting lenet5] [--seconds 7] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
+``python -m bench.gpu [--setting lenet5] [--seconds 5] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
 
 All ways run in one process, on images in device memory. Only local training is measured, without evaluation,
 aggregation and logging. The report is written anew after each way; a way that fails is reported, and the others go on.
@@ -356,7 +356,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
     parser.add_argument("--setting", choices=tuple(SETTINGS), default="fedcorr", help="model, clients and batches")
-    parser.add_argument("--seconds", type=float, default=7.0, help="for each way, after its first rounds")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each way, after its first rounds")
     parser.add_argument(
         "--ways",
         metavar="A;B",
