@@ -16,15 +16,20 @@ def template(file: Path, filters: Mapping[str, Callable[..., Any]] | None = None
     """A template, which may include others of its folder; printing a name that nothing defines is an error.
 
     In one of HTML (``*.html.j2``), every value but ``Markup`` is shown as text, whatever it holds, with control
-    characters as escapes, so that none can reverse or break a line.
+    characters as escapes, so that none can reverse or break a line. In one of LaTeX (``*.tex.j2``), whose braces are
+    its own, values stand between ``<<`` and ``>>``. All but HTML end as the file does, with a line end.
     """
     html = file.name.endswith(".html.j2")
+    opening, closing = ("<<", ">>") if file.name.endswith(".tex.j2") else ("{{", "}}")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(file.parent),
+        variable_start_string=opening,
+        variable_end_string=closing,
         autoescape=html,
         finalize=_shown if html else None,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=not html,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(filters or {})

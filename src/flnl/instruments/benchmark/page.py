@@ -100,7 +100,7 @@ class Page:
             for entry in self.entries
             if self._counts(entry) and (lacking := self.lacking(entry))
         ]
-        text = template(Path(__file__).with_name("page.md.j2")).render(
+        return template(Path(__file__).with_name("page.md.j2")).render(
             benchmark=self.benchmark,
             seeds=", ".join(map(str, self.benchmark.seeds)),
             docs=self._link(HERE / "docs" / "benchmark.md"),
@@ -122,7 +122,6 @@ class Page:
             ],
             tiers=TIERS,
         )
-        return text.rstrip() + "\n"
 
     def _ranking(self, standing: Standing, *, more: bool = False) -> str:
         """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
