@@ -17,9 +17,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from flnl.config.folders import CONF
+from flnl.console.templates import template
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark import page as benchmark
 from flnl.instruments.compare.significance import Paired
@@ -309,28 +308,25 @@ def sure(claim: object) -> str:
     return ""
 
 
-def page(template: str) -> str:
+def page(name: str) -> str:
     """The text of a page.
 
     Raises:
         ContradictedError: if records contradict a claim of it.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-    )
-    environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
+    digits = {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
     cells = (column, columns, printed, lead, place, record, accuracy_after, lines, measured, card_run, warmed, compared)
     of_benchmark = benchmarked, highest, benchmark.spread_of
     known: tuple[Any, ...] = (*cells, ranks, others, order, sure, seeds_apart, *of_benchmark)
-    environment.globals |= {one.__name__: one for one in (*known, min, max, abs, dict, float)}
-    return environment.get_template(template).render()
+    names = {one.__name__: one for one in (*known, min, max, abs, dict, float)}
+    return template(TEMPLATES / name, digits).render(names)
 
 
 def main() -> None:
     """Write all pages."""
-    for template in sorted(TEMPLATES.glob("*.md.j2")):
-        written = DOCS / template.stem
-        written.write_text(page(template.name), encoding="utf-8")
+    for file in sorted(TEMPLATES.glob("*.md.j2")):
+        written = DOCS / file.stem
+        written.write_text(page(file.name), encoding="utf-8")
         print(written.relative_to(ROOT))
 
 
