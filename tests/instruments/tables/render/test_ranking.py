@@ -14,8 +14,11 @@ from scipy.stats import chi2
 from flnl.instruments.compare import diagram
 from flnl.instruments.compare.ranking import critical_difference
 from flnl.instruments.compare.significance import LEVEL
-from flnl.instruments.tables.render import drawings, markdown
+from flnl.instruments.tables.render import drawings, index
+from flnl.instruments.tables.render.evidence import Evidence
 from flnl.instruments.tables.render.ranking import Ranking, left_out, papers_mean_ranks, ranking
+from flnl.instruments.tables.render.report import Paper, Shown
+from flnl.instruments.tables.render.sheet import Sheet
 from flnl.instruments.tables.results import Filled
 from tests.instruments.tables.render.made import ACCURACY, SMALL, Given, table
 
@@ -51,9 +54,11 @@ def test_the_papers_ranks_leave_out_methods_that_it_does_not_have() -> None:
     papers: dict[str, list[float | None]] = {m: NUMBERS[:, i].tolist() for i, m in enumerate("abc")}
     papers["d"] = [None] * len(NUMBERS)
     settings = [f"s{i}" for i in range(len(NUMBERS))]
-    found = ranked(table(ours, papers, settings))
+    one = table(ours, papers, settings)
+    found = ranked(one)
     assert papers_mean_ranks(found) == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 16.5 / 6})
-    assert "| d | 3.92 | – |" in markdown.ranks(found, "P", "")
+    paper = Paper("P", [Shown(Sheet(one), [], Evidence(), {})], found)
+    assert "| d | 3.92 | – |" in index.page([paper], {})
     papers["a"] = [None, *papers["a"][1:]]
     assert papers_mean_ranks(ranked(table(ours, papers, settings))) is None
 
