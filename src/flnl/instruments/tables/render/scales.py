@@ -8,25 +8,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from flnl.console.markdown import grid
+from flnl.instruments.tables.render import markdown
 from flnl.instruments.tables.render.agreement import Agreement, agreements, coefficient, decimals
 from flnl.instruments.tables.render.markdown import escaped
 from flnl.instruments.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
 from flnl.instruments.tables.results import Filled
 
 TITLE = "# How our order of the methods agrees with the papers'"
-OTHER = (
-    "**Our numbers are `{metric}` of the tables' runs, whatever the table reports; the papers' are as printed** "
-    "(`flnl tables agree metric={metric}`)."
-)
 HIGH = 0.8
 """A coefficient from which on orders count as agreeing."""
-ABOUT = (
-    "Made of the tables in the folders beside this page, by `flnl tables agree`. A setting is a column of a table of "
-    "accuracies that is no ablation. In each, Spearman's rank correlation compares our order of the methods with the "
-    "paper's, over the methods that have a number here and in the paper, without centralised references. For the "
-    "ranks, columns in which most methods have the same runs are one setting. Of random orders of seven methods, 19 "
-    "of 20 are below 0.71."
-)
 
 
 @dataclass(frozen=True)
@@ -63,12 +53,12 @@ def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> 
     """
     names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
     papers = {name: [one for one in _of_paper(name, folders) if one.settings] for name in names}
-    head = [f"{TITLE}, by {escaped(metric)}", OTHER.format(metric=metric)] if metric else [TITLE]
-    parts = [*head, ABOUT, _summary(papers)]
-    for name, rendered in papers.items():
-        if rendered:
-            parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
-    return "\n\n".join(parts) + "\n"
+    return markdown.page("scales.md.j2").render(
+        title=TITLE,
+        metric=metric,
+        summary=_summary(papers),
+        papers=[(name, _ranks(several), _settings(several)) for name, several in papers.items() if several],
+    )
 
 
 def _of_paper(paper: str, folders: Mapping[str, Sequence[Filled]]) -> Iterator[Rendered]:
@@ -102,16 +92,16 @@ def _lowest(ranks: Mapping[str, float]) -> str:
     return ", ".join(escaped(method) for method, rank in ranks.items() if math.isclose(rank, lowest))
 
 
-def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
-    """A table of mean ranks for every scale; the paper's are over the settings that have run there."""
+def _ranks(several: Sequence[Rendered]) -> str:
+    """A table of mean ranks for every scale, if any; the paper's are over the settings that have run there."""
     ranked = {one.name: found for one in several if (found := one.ranking) is not None}
     if not ranked:
-        return
+        return ""
     methods = dict.fromkeys(method for found in ranked.values() for method in found.mean_ranks)
     heading = ["mean rank", *(f"{escaped(name)}, ours / the paper's" for name in ranked)]
     rows = [[escaped(method), *(_both(found, method) for found in ranked.values())] for method in methods]
     rows.append(["*settings*", *(str(len(found.settings)) for found in ranked.values())])
-    yield grid(heading, rows)
+    return grid(heading, rows)
 
 
 def _both(found: Ranking, method: str) -> str:
