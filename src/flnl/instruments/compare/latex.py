@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta"},
@@ -60,24 +66,15 @@ def table(caption: str, label: str, kinds: str, head: Sequence[str], rows: Seque
         rows: the lines below it.
         below: the notes, a paragraph each.
     """
-    lines = [
-        r"% needs \usepackage{booktabs}; where it is too wide, put the tabular into a \resizebox of graphicx",
-        r"\begin{table}",
-        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{caption}}}",
-        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in label)}}}",
-        rf"\begin{{tabular}}{{{kinds}}}",
-        r"\toprule",
-        *head,
-        r"\midrule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([r"\par\medskip\raggedright"] if below else []),
-        *(rf"{line}\par" for line in below),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    return frame().render(caption=caption, label=label, kinds=kinds, head=head, rows=rows, below=below)
+
+
+@cache
+def frame() -> Template:
+    """The template of ``table``, which others may extend."""
+    from flnl.console.templates import template
+
+    return template(Path(__file__).with_name("table.tex.j2"), {"hyphened": partial(re.sub, "[^A-Za-z0-9]", "-")})
 
 
 def row(cells: Sequence[str]) -> str:

@@ -3,35 +3,36 @@ r"""A sheet as a LaTeX ``table`` for ``\input``; it needs only the package bookt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
+from jinja2 import Template
+
+from flnl.console.templates import template
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.latex import escaped, row
-from flnl.instruments.tables.render.agreement import Agreement, coefficient, of_column, reversals
+from flnl.instruments.tables.render import agreement
+from flnl.instruments.tables.render.agreement import Agreement
 from flnl.instruments.tables.render.evidence import COST_HEADING, Costs
 from flnl.instruments.tables.render.sheet import NOISE, Entry, Sheet, pieces
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
     """The whole file."""
-    filled = sheet.filled
-    rows: list[str] = []
-    for i, (method, entries) in enumerate(zip(filled.table.rows, sheet.entries, strict=True)):
-        rows += [r"\addlinespace"] if i else []
-        rows.append(row([escaped(method.label), "ours", *map(_ours, entries)]))
-        if sheet.printed_in(i):
-            rows.append(row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
-        if any(entry.difference for entry in entries):
-            rows.append(row(["", "difference", *(escaped(entry.difference) for entry in entries)]))
-    if sheet.noise:
-        rows += [r"\midrule", row([escaped(NOISE), "ours", *map(escaped, sheet.noise)])]
-    return latex.table(
-        rf"{escaped(sheet.title)}. \textbf{{{escaped(sheet.scale)}}} {escaped(sheet.measured)}",
-        filled.table.name,
-        f"ll{'r' * len(filled.columns)}",
-        [row(["", "", *map(escaped, sheet.headings)])],
-        rows,
-        _below(sheet, agreements),
+    return _page().render(
+        frame=latex.frame(),
+        sheet=sheet,
+        changes=sheet.filled.scale.changes,
+        agreements=agreements,
+        agreement=agreement,
+        noise_heading=NOISE,
     )
+
+
+@cache
+def _page() -> Template:
+    file = Path(__file__).with_name("table.tex.j2")
+    return template(file, {"escaped": escaped, "sentence": _sentence, "ours": _ours})
 
 
 def costs(sheet: Sheet, costs: Costs) -> str:
@@ -45,25 +46,6 @@ def costs(sheet: Sheet, costs: Costs) -> str:
         rows,
         [],
     )
-
-
-def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
-    """The paragraphs below the table."""
-    changes = " ".join(map(_sentence, sheet.filled.scale.changes))
-    orders = "; ".join(f"{of_column(one)}: {coefficient(one)} ({len(one.methods)} methods)" for one in agreements)
-    pairs = "; ".join(f"{of_column(one)}: {reversals(one)}" for one in agreements)
-    return [
-        escaped(f"{sheet.seeds} {sheet.reading}"),
-        *(rf"\textsuperscript{{{i}}}~{escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
-        rf"\textbf{{{escaped(sheet.scale)}}}" + (f" {sheet.changes_title}: {changes}" if changes else ""),
-        *map(escaped, sheet.notes),
-        *(
-            [escaped(f"Spearman's coefficient of our order of the methods and the paper's: {orders}.")]
-            if orders
-            else []
-        ),
-        *([escaped(f"Pairs of opposite order, the paper's better one first: {pairs}.")] if pairs else []),
-    ]
 
 
 def _sentence(text: str) -> str:
