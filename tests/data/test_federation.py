@@ -453,6 +453,49 @@ def test_card_can_be_read(name):
         assert found["noise"] is found["transition"] is None
 
 
+PAGE = """\
+# synthetic, 3 clients
+
+## Federation of synthetic
+
+|  |  |
+| ---: | ---: |
+| samples | 6 |
+| clients | 3 |
+| samples a client | 0 / 2 / 2 (min / median / max) |
+| dropped (of no client) | 2 |
+| clients without samples | 1: 1 |
+| classes of no client | 2: 0, 3 |
+| labels that are wrong | 100.00 % |
+| nominal rate | 100.00 % (set by the noise model) |
+| fingerprint | FINGERPRINT |
+
+## Clients
+
+| client | samples | wrong % | rate % | 0 | 1 | 2 | 3 |
+| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| 0 | 2 | 100.00 | 100.00 | 0 | 2 | 0 | 0 |
+| 1 | 0 |  | 100.00 | 0 | 0 | 0 | 0 |
+| 2 | 2 | 100.00 | 100.00 | 0 | 0 | 2 | 0 |
+
+Classes are counted by given label.
+
+## True class (row) given as (column), %
+
+|  | 0 | 1 | 2 | 3 |
+| ---: | ---: | ---: | ---: | ---: |
+| 0 | . | 100.0 | . | . |
+| 1 | . | . | 100.0 | . |
+| 2 | . | . | . | . |
+| 3 | . | . | . | . |
+"""
+
+
+def test_card_word_for_word():
+    found = card(with_empty_client())
+    assert markdown(found) == PAGE.replace("FINGERPRINT", found["fingerprint"])
+
+
 @pytest.mark.parametrize("name", every_card())
 def test_figure_can_be_drawn(name, tmp_path):
     federation = every_card()[name]

@@ -6,6 +6,7 @@ All numbers are counted from the federation itself. Those that need the true lab
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rich.text import Text
 from torch import Tensor
 
 from flnl.console.markdown import grid, literal
+from flnl.console.templates import template
 from flnl.console.terminal import cell, visible
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -148,12 +150,13 @@ class _Table:
 
 def markdown(card: Card) -> str:
     """The whole card as a Markdown page that lists every client."""
-    parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
-    for table in _tables(card, None):
-        header, *rows = [[*map(literal, cells)] for cells in (table.header, *table.rows)]
-        lines = grid(header, rows, "r" * len(header))
-        parts.append("\n".join([f"## {table.title}\n", lines, *(["", table.note] if table.note else [])]) + "\n")
-    return "\n".join(parts)
+    page = template(Path(__file__).with_name("card.md.j2"), {"grid": _grid})
+    return page.render(dataset=visible(card["dataset"]), clients=card["clients"], tables=_tables(card, None))
+
+
+def _grid(table: _Table) -> str:
+    header, *rows = [[*map(literal, cells)] for cells in (table.header, *table.rows)]
+    return grid(header, rows, "r" * len(header))
 
 
 def tables(card: Card, width: int = 80) -> list[RenderableType]:
