@@ -28,6 +28,7 @@ from bench.machine import machine
 from bench.report import conditions, table, time_of
 from bench.ways import ROOT
 from bench.workloads import SEED, WORKLOADS, Workload, model, normalise, orders
+from flnl.console.templates import template
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.core.training import Training
@@ -304,33 +305,9 @@ def measure(chosen: dict[str, Way], bench: Bench, tell: Callable[[str], object])
         yield dict(results)
 
 
-READING = """\
-Local training of {cohort} clients (of as many as are trained at once, if those are more) of {samples} samples on
-batches of {batch}, from images that lie on the device as bytes; SGD with momentum; no evaluation. Each way runs for
-{seconds:g} seconds, in rounds of {epochs} epochs, or of one where {epochs} take longer; its number is the median of the
-rounds, with least and most. *hand* is the plain loop, *sequential* our loop of one client after another, *graphs of 1*
-one client after another by CUDA graphs, *stack of K* one network of K clients with grouped convolutions in one graph,
-*branches of K* K clients side by side in one graph, *compiled* with `executor.compile=true`. *default* is fp32 with
-torch's own settings (TF32 in convolutions, kernels that need not repeat their bits), which no run of ours has.
-*Recording* is what the first round took more than a second one of equal length, with the start of libraries and
-compilation. {goal:,} images a second are FedCorr's 10,000 trainings on
-CIFAR-10, 25 million images, in 15 minutes.
-"""
-
-
 def markdown(results: dict[str, Measured], chosen: dict[str, Way], bench: Bench, about: str, profile: str = "") -> str:
     """The report; a dash for what was not measured."""
     floor = next(iter(results.values())).rate
-    head = (
-        "way",
-        "images/s",
-        "least to most",
-        "times hand",
-        f"of {GOAL:,}",
-        "recording",
-        "peak, GiB",
-        "last mean loss",
-    )
     rows = []
     for name in sorted(results, key=lambda name: chosen[name].order):
         one = results[name]
@@ -338,17 +315,15 @@ def markdown(results: dict[str, Measured], chosen: dict[str, Way], bench: Bench,
         cells = (f"{one.rate:,.0f}", spread, f"{one.rate / floor:.2f}", f"{one.rate / GOAL:.2f}")
         more = (time_of(one.recording), f"{one.memory:.1f}", f"{one.loss:.4f}")
         rows.append((name, *("-" if cell.startswith("nan") else cell for cell in (*cells, *more))))
-    sizes: dict[str, Any] = {name: getattr(bench.workload, name) for name in ("cohort", "samples", "batch", "epochs")}
-    failures = [f"- {name}: {one.failure}" for name, one in results.items() if one.failure]
-    parts = [
-        f"# {bench.workload.title}",
-        about,
-        READING.format(**sizes, seconds=bench.seconds, goal=GOAL).strip(),
-        table(head, rows),
-        *(["Failed:\n\n" + "\n".join(failures)] if failures else []),
-        *([profile] if profile else []),
-    ]
-    return "\n\n".join(parts) + "\n"
+    return template(Path(__file__).with_name("gpu.md.j2"), {"table": table}).render(
+        workload=bench.workload,
+        about=about,
+        seconds=f"{bench.seconds:g}",
+        goal=f"{GOAL:,}",
+        rows=rows,
+        results=results,
+        profile=profile,
+    )
 
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -6,12 +6,14 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.machine import Machine
 from bench.measure import Measured, Spread
 from bench.round_cost import SHOWN
 from bench.workloads import Workload
 from flnl.console.markdown import grid
+from flnl.console.templates import template
 
 COLUMNS = ("workload", "way", "kind", "repeat", "seconds_a_round", "times_as_fast_as_hand", "own_peak_bytes", "failure")
 
@@ -83,96 +85,54 @@ def conditions(m: Machine, command: str, seconds: float, *more: tuple[str, str])
 
 def markdown(results: Results, figure: str | None) -> str:
     """The whole report."""
-    parts = [
-        "# Benchmark",
-        "How it is measured, and what other frameworks do differently: `docs/benchmarks.md`.",
-        conditions(results.machine, results.command, results.seconds, ("other frameworks", results.machine.peers)),
-    ]
-    if figure is not None and results.measured:
-        parts.append(f"![times as fast as the hand-written loop]({figure})")
-    parts += [_workload(results, name) for name in results.measured]
-    parts += _crop(results)
-    parts += _round_cost(results)
-    if results.startup:
-        rows = [
-            (name, time_of(s.median), f"{time_of(s.low)} to {time_of(s.high)}") for name, s in results.startup.items()
-        ]
-        parts += ["## Start-up", table(("command", "median", "range"), rows)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _workload(results: Results, name: str) -> str:
-    w = results.workloads[name]
-    repeats = max(len(m.seconds) for m in results.measured[name])
-    rows = []
-    for m in results.measured[name]:
-        time = m.spread
-        rows.append(
-            (
-                m.way + (f" ({m.detail})" if m.detail and m.detail != m.way else ""),
-                time_of(time.median) if time else "failed",
-                f"{time_of(time.low)} to {time_of(time.high)}" if time else "",
-                _times(results.ratio(name, m), spread=True),
-                _times(results.share(name, m), spread=False),
-                time_of(Spread.of(m.cpu).median) if m.cpu else "-",
-                f"{m.peak / 2**30:.2f}" if m.peak else "-",
-                str(m.processes),
-                "-" if m.accuracy is None else f"{100 * m.accuracy:.1f}",
-                "-" if m.start is None else f"{m.start:.1f}",
-            )
-        )
-    head = (
-        "way",
-        "a round",
-        "range",
-        "times as fast as hand",
-        "times as fast as centralised",
-        "CPU time a round",
-        "own memory, GiB",
-        "processes",
-        "accuracy, %",
-        "first round after, s",
-    )
-    setting = (
-        f"{w.clients} clients of {w.samples} samples, {w.cohort} a round, batch {w.batch}, {w.epochs} local "
-        f"epoch{'s' if w.epochs > 1 else ''}: {w.steps} steps a round; {w.test} test images; "
-        f"{w.turn} round{'s' if w.turn > 1 else ''} a turn, {repeats} repeats."
-    )
-    failures = [f"- {m.way} failed: {m.failure}" for m in results.measured[name] if m.failure]
-    return "\n\n".join(
-        [f"## {w.title} (`{name}`)", setting, table(head, rows), *(["\n".join(failures)] if failures else [])]
+    more = ("other frameworks", results.machine.peers)
+    return template(Path(__file__).with_name("report.md.j2"), {"table": table, "time": time_of}).render(
+        results=results,
+        conditions=conditions(results.machine, results.command, results.seconds, more),
+        figure=figure,
+        row=_row,
+        crop=_crop(results),
+        parts=_parts(results.round_cost or {}),
     )
 
 
-def _crop(results: Results) -> list[str]:
+def _row(results: Results, workload: str, m: Measured) -> Sequence[str]:
+    """What was measured of a way."""
+    time = m.spread
+    return (
+        m.way + (f" ({m.detail})" if m.detail and m.detail != m.way else ""),
+        time_of(time.median) if time else "failed",
+        f"{time_of(time.low)} to {time_of(time.high)}" if time else "",
+        _times(results.ratio(workload, m), spread=True),
+        _times(results.share(workload, m), spread=False),
+        time_of(Spread.of(m.cpu).median) if m.cpu else "-",
+        f"{m.peak / 2**30:.2f}" if m.peak else "-",
+        str(m.processes),
+        "-" if m.accuracy is None else f"{100 * m.accuracy:.1f}",
+        "-" if m.start is None else f"{m.start:.1f}",
+    )
+
+
+def _crop(results: Results) -> list[Sequence[str]]:
     """The cost of crop and flip, by way; empty if one of the two workloads is missing."""
     without, with_crop = ({m.way: m.spread for m in results.measured.get(n, [])} for n in ("lenet5", "lenet5-crop"))
-    rows = []
+    rows: list[Sequence[str]] = []
     for way, cropped in with_crop.items():
         plain = without.get(way)
         if plain is not None and cropped is not None:
             more = f"{100 * (cropped.median / plain.median - 1):+.1f} %"
             rows.append((way, time_of(plain.median), time_of(cropped.median), more))
-    if not rows:
-        return []
-    return ["## What crop and flip cost (LeNet-5)", table(("way", "without", "with", "more"), rows)]
+    return rows
 
 
-def _round_cost(results: Results) -> list[str]:
-    if results.round_cost_failure:
-        return ["## A round besides local training", f"failed: {results.round_cost_failure}"]
-    cost = results.round_cost
+def _parts(cost: Mapping[str, float]) -> list[Sequence[str]]:
+    """The seconds of a round's parts, and their shares; empty if they were not measured."""
     if not cost:
         return []
     whole = sum(cost.values())
     rows = [(label, time_of(cost[label]), f"{100 * cost[label] / whole:.3f} %") for label in SHOWN if label in cost]
     outside = whole - cost.get("local training", 0.0)
-    rows.append(("all but local training", time_of(outside), f"{100 * outside / whole:.2f} %"))
-    return [
-        "## A round besides local training",
-        "LeNet-5, 100 clients, 10 a round, the sequential executor; evaluated, saved and logged every round.",
-        table(("part", "a round", "share"), rows),
-    ]
+    return [*rows, ("all but local training", time_of(outside), f"{100 * outside / whole:.2f} %")]
 
 
 def csv_text(results: Results) -> str:

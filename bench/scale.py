@@ -30,6 +30,7 @@ from bench.ways import ROOT, environment
 from bench.workloads import Workload, write_arrays
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.console.templates import template
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.run import opening
@@ -145,31 +146,6 @@ def _rounds(run: Any, clock: Any) -> Iterator[tuple[float, float]]:
 
 # ------------------------------------------------------------------------------------------------------------- report
 
-HEAD = (
-    "method",
-    "clients",
-    "state in",
-    "kept by clients, MiB",
-    "before the first round, MiB",
-    "in the rounds, MiB",
-    "peak, MiB",
-    "opening",
-    "a round",
-    "of it outside training",
-    "a checkpoint",
-    "the end",
-    "accuracy, %",
-)
-
-READING = f"""\
-A line is a run of FedAvg, FLR or FedDyn on digits resampled, an MLP of 38,410 parameters (150 KiB), {COHORT} clients a
-round, {SAMPLES} samples a client, in its own process. *Kept by clients* is what the method leaves with every client
-that was visited: nothing (FedAvg), {SAMPLES} times 10 probabilities (FLR), a tensor as large as the model (FedDyn).
-*Memory* leaves it there (`client_memory=2`, the default), *disk* next to none of it (`client_memory=0.01`). Memory is
-anonymous and shared pages (PSS). *Opening* is from the configuration to the first round, imports apart; *the end* is
-`model.pt`, `labels.csv` with a line a sample, and the figures; a round is evaluated on 1000 images. Times are medians.
-"""
-
 
 def markdown(results: Sequence[tuple[Case, dict[str, Any]]], about: str) -> str:
     """The report."""
@@ -185,7 +161,8 @@ def markdown(results: Sequence[tuple[Case, dict[str, Any]]], about: str) -> str:
         )
         for case, m in results
     ]
-    return "\n\n".join(["# Many clients", about, READING.strip(), table(HEAD, rows)]) + "\n"
+    page = template(Path(__file__).with_name("scale.md.j2"), {"table": table})
+    return page.render(about=about, cohort=COHORT, samples=SAMPLES, rows=rows)
 
 
 def _names(text: str) -> list[str]:
