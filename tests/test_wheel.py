@@ -48,10 +48,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_its_configuration_and_the_license(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {*archive.namelist()}
-    ours = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "flnl").rglob("*.py")}
+    written = (path for end in ("py", "j2") for path in (ROOT / "src" / "flnl").rglob(f"*.{end}"))
+    ours = {path.relative_to(ROOT / "src").as_posix() for path in written}
     conf = {f"flnl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert ours | conf <= held
-    assert "flnl/instruments/tables/render/report.html.j2" in held
     assert {f"flnl/data/datasets/mnist_writers.{end}" for end in ("u16.xz", "LICENSE")} <= set(held)
     assert {f"flnl/sites/flower/{name}" for name in ("requirements.txt", "relay/pyproject.toml")} <= held
     assert [name for name in held if name.endswith("licenses/LICENSE")]
