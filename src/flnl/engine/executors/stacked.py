@@ -243,6 +243,8 @@ class Stacked(Executor):
             return [refusal for _ in tasks]
 
     def _begun(self, job: LocalTraining, task: ClientTask, tally: Tally) -> ClientTask:
+        if not job.exchanges:
+            return task
         with self.network.meter.into(tally), self.network.holding(task.broadcast.params):
             return job.begun(self.network, task)
 

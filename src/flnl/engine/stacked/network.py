@@ -77,6 +77,10 @@ class StackedNetwork:
                 self.dropouts.append(stacked)
             for name in tensors:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
+        for parent in [one for one in self.module.modules() if isinstance(one, nn.Sequential)]:
+            for name, layer in [*parent.named_children()]:
+                if isinstance(layer, nn.modules.dropout._DropoutNd):  # it drops nothing, and takes 1 % of an MLP's step
+                    delattr(parent, name)
         self.names = list(module.state_dict())
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
         self.converted = [name for name in self.trainable if isinstance(self.slots[name].layer, Conv2d | Linear)]

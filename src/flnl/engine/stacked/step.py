@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Self
 
 import torch
@@ -74,9 +74,11 @@ class Leaves:
 
     def without_gradients(self) -> None:
         """Free the gradients."""
-        copies = self.rounded.copies.values() if "rounded" in self.__dict__ else ()
-        for parameter in (*self.live.values(), *copies):
+        for parameter in self.live.values():
             parameter.grad = None
+        if "rounded" in self.__dict__:
+            for copy in self.rounded.copies.values():
+                copy.grad = None
 
 
 @dataclass(frozen=True)
@@ -150,17 +152,18 @@ class Stepper:
         if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
             self.mode(training=batch.labels.shape[1] > 1)
         compiled = self.compiled and batch.labels.shape[1] == self.job.training.batch_size
-        optimizer = view.leaves.rounded if compiled and self._rounds else view.leaves.optimizer
-        self.many.bind(self._weights(view, optimizer))
+        leaves, tensors = view.leaves, view.leaves.tensors
+        optimizer = leaves.rounded if compiled and self._rounds else leaves.optimizer
+        self.many.bind(self._weights(tensors, optimizer))
         if self.masks:
             self.many.draw_from([self.masks[k] for k in view.members])
-        view.leaves.without_gradients()
+        leaves.without_gradients()
         with self.network.autocast():
             outputs = self.many.outputs(batch.inputs, len(view.members), compiled=compiled)
             self.network.count(batch.labels.numel())
-            loss = self.objective.loss(view.members, view.tensors, outputs, batch)
-        loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
-        self.many.bind(view.tensors)
+            loss = self.objective.loss(view.members, tensors, outputs, batch)
+        loss.backward(_shares(loss))
+        self.many.bind(tensors)
         if self.job.gradient is not None:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.job.training.clip is not None:
@@ -170,7 +173,7 @@ class Stepper:
         if self.job.updates:
             self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.objective.followers:
-            self.objective.stepped(view.members, self._by_client(view, view.tensors))
+            self.objective.stepped(view.members, self._by_client(view, tensors))
         return loss.detach()
 
     @property
@@ -179,11 +182,11 @@ class Stepper:
         job = self.job
         return at_once(self.network.placement) and job.gradient is None and job.training.clip is None
 
-    def _weights(self, view: View, optimizer: FusedSgd | FusedAdam | CompiledUpdate) -> Params:
+    def _weights(self, tensors: Params, optimizer: FusedSgd | FusedAdam | CompiledUpdate) -> Params:
         """The tensors that a step computes with."""
         if isinstance(optimizer, CompiledUpdate):
-            return {**view.tensors, **optimizer.copies}
-        return self.many.in_bfloat16(view.tensors) if at_once(self.network.placement) else view.tensors
+            return {**tensors, **optimizer.copies}
+        return self.many.in_bfloat16(tensors) if at_once(self.network.placement) else tensors
 
     def mode(self, *, training: bool) -> None:
         """Set the mode of both networks."""
@@ -208,6 +211,22 @@ class Stepper:
     def _by_client(self, view: View, tensors: Params) -> Params:
         """Tensors in the layers' layout as [K, *shape]."""
         return {name: self.many.client(name, t.detach(), len(view.members)) for name, t in tensors.items()}
+
+
+def _shares(losses: Tensor) -> Tensor:
+    """What losses [K], or rows [K, B], count in the sum of the clients' losses: 1 each, or 1 / B."""
+    if losses.device.type == "cpu":
+        return _shares_on_cpu(losses.shape, losses.dtype)
+    return torch.full_like(losses, _share(losses.shape))  # a recorded step has its own
+
+
+@cache
+def _shares_on_cpu(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, _share(shape), dtype=dtype)
+
+
+def _share(shape: torch.Size) -> float:
+    return 1 / shape[1] if len(shape) == 2 else 1.0
 
 
 def clip(gradients: Sequence[Tensor], clients: int, most: float) -> None:

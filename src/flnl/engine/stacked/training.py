@@ -327,16 +327,17 @@ class _Stack:
         self.step.mode(training=True)
         planned: tuple[Sequence[Sequence[int]], Sequence[int]] | None = None
         last: Plan | None = None
-        counts: Sequence[int] = ()
+        counts, first = list[int](), torch.empty(0)
         pieces: list[tuple[Run, Sequence[Tensor]]] = []
         for plan in self.planner.plans(self._parameters_by_client):
             if plan is not last:
                 last, counts = plan, plan.counts(self.tasks)
+                first = torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
             if planned != (plan.sizes, counts):
                 if planned is not None:
                     self.objective.forget()
                 planned, pieces = (plan.sizes, counts), self._pieces(plan.sizes, _starts(counts))
-            epoch = self._epoch(plan, counts)
+            epoch = self._epoch(plan, counts, first)
             inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
             for run, parts in pieces:
                 view, index = self._view(run.members)
@@ -350,12 +351,12 @@ class _Stack:
             for run in runs(sizes, self.job.training.batch_size, same_number=self.objective.sees_steps)
         ]
 
-    def _epoch(self, plan: Plan, counts: Sequence[int]) -> Epoch:
-        """Draw an epoch from each client's random streams."""
+    def _epoch(self, plan: Plan, counts: Sequence[int], first: Tensor) -> Epoch:
+        """Draw an epoch from each client's random streams; ``first`` [n] is its client's first row, of each sample."""
         device = self.network.device
         orders = [draws.order(phase.positions) for draws, phase in zip(self.draws, plan.phases, strict=True)]
         positions = torch.cat(orders)
-        rows = torch.cat([order + start for order, start in zip(orders, self.starts, strict=True)])
+        rows = positions + first
         there = rows.to(device, non_blocking=True)
         return Epoch(
             positions.to(device, non_blocking=True),
