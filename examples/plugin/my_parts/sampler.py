@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 
 
 @dataclass(frozen=True)

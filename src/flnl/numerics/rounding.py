@@ -21,3 +21,12 @@ def nearest(x: float) -> int:
     (3, 4, 185)
     """
     return floor(x + 0.5 + TOLERANCE)
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """The number of clients in a round: ``max(⌊γN⌋, 1)``.
+
+    >>> cohort_size(0.29, 100)
+    29
+    """
+    return max(whole(fraction * clients), 1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flnl.config.registry import stored_name
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 
 
 def dataset_name(dataset: Mapping[str, Any]) -> str:

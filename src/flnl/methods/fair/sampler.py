@@ -9,7 +9,7 @@ import numpy as np
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare, Share
 from flnl.methods.fair.exchange import QualityEstimates
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 from flnl.parts.samplers.uniform import OnePass
 
 

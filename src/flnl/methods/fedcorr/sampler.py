@@ -10,7 +10,7 @@ import torch
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare, Share
 from flnl.methods.fedcorr.exchange import NoiseLevels
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 from flnl.parts.samplers.uniform import draw_clients
 
 log = logging.getLogger(__name__)

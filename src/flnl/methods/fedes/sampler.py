@@ -7,7 +7,7 @@ from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare, Share
 from flnl.methods.fedes.exchange import ClientQualities
 from flnl.methods.fedes.quality import of_quality
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 from flnl.parts.samplers.uniform import draw_clients
 
 

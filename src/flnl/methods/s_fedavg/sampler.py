@@ -8,7 +8,7 @@ import numpy as np
 from flnl.core.parts import ClientSampler, Sampling, Setting
 from flnl.core.ranges import PositiveShare
 from flnl.methods.s_fedavg.exchange import SelectionScores
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 
 
 @dataclass(frozen=True)

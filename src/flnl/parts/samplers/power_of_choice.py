@@ -15,8 +15,8 @@ from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveCount, PositiveShare
 from flnl.core.step import LOGITS
 from flnl.core.stored import stored
-from flnl.numerics.cohort import cohort_size
 from flnl.numerics.losses import sample_losses
+from flnl.numerics.rounding import cohort_size
 from flnl.parts.samplers.uniform import draw_clients
 
 

@@ -10,7 +10,7 @@ from flnl.core.errors import UserError
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import Neutral, PositiveShare
 from flnl.core.streams import stream
-from flnl.numerics.cohort import cohort_size
+from flnl.numerics.rounding import cohort_size
 
 log = logging.getLogger(__name__)
 
