@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from flnl.console.ties import compared
 from flnl.core.errors import UserError
+from flnl.numerics import moments
 from flnl.record.closing import same
 from flnl.record.trace import Trace, compact, expanded
 from flnl.storage.input_file import read_json_file
@@ -55,17 +55,16 @@ class Trial:
     @property
     def mean(self) -> float | None:
         """The mean score over seeds; None if a run failed."""
-        scores = list(self.scores.values())
-        if not scores or any(score is None or not math.isfinite(score) for score in scores):
-            return None
-        return fmean(score for score in scores if score is not None)
+        return moments.mean(self._finite) if len(self._finite) == len(self.scores) else None
 
     @property
     def deviation(self) -> float | None:
         """The standard deviation over seeds (divided by the count less one); None of one seed or a failed run."""
-        if self.mean is None or len(self.scores) < 2:
-            return None
-        return stdev(score for score in self.scores.values() if score is not None)
+        return moments.deviation(self._finite) if len(self._finite) == len(self.scores) else None
+
+    @property
+    def _finite(self) -> list[float]:
+        return [score for score in self.scores.values() if score is not None and math.isfinite(score)]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.tune.runs import final
+from flnl.numerics import moments
 from flnl.record.trace import Trace
 from flnl.record.tuned import Reported, Study, Trial, Tuned, overrides_of
 
@@ -64,7 +65,7 @@ class Score:
 
     def _mean(self, found: Sequence[float | None]) -> float | None:
         numbers = [value for value in found if value is not None]
-        return fmean(numbers) if numbers and len(numbers) == len(self.accuracy) else None
+        return moments.mean(numbers) if len(numbers) == len(self.accuracy) else None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.shown import spread
+from flnl.numerics import moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -243,7 +244,7 @@ class Page:
             if mine is None or not theirs:
                 return None
             ratios.append(mine / theirs)
-        return fmean(ratios) if ratios else None
+        return moments.mean(ratios)
 
     def _beside(self, name: str, tasks: Sequence[Task]) -> list[tuple[Score, Score]]:
         """Its scores in ``tasks`` and FedAvg's; empty if either lacks one."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, stdev
 from typing import TypeVar
 
 import numpy as np
 from scipy.stats import rankdata, ttest_1samp
+
+from flnl.numerics import moments
 
 LEVEL = 0.05
 """Significance level."""
@@ -36,12 +37,12 @@ class Paired:
     @property
     def mean(self) -> float | None:
         """The mean difference; None without a pair."""
-        return fmean(self.differences) if self.differences else None
+        return moments.mean(self.differences)
 
     @property
     def deviation(self) -> float | None:
         """The sample standard deviation of the differences (ddof=1); None of fewer than two."""
-        return stdev(self.differences) if len(self.differences) > 1 else None
+        return moments.deviation(self.differences)
 
     @cached_property
     def t(self) -> float | None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from operator import attrgetter
-from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from flnl.instruments.compare import latex
 from flnl.instruments.compare.latex import escaped
 from flnl.instruments.compare.names import Settings, differing_keys, names, override
 from flnl.instruments.compare.runs import Draw, Row, draw, given_to, note, of_setting
+from flnl.numerics import moments
 from flnl.record.run import RunRecord
 from flnl.storage.spreadsheet import csv_text
 
@@ -47,9 +47,8 @@ class Number:
     @classmethod
     def of(cls, values: Sequence[float]) -> Number | None:
         """Summarise values; None if there are none."""
-        if not values:
-            return None
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+        mean = moments.mean(values)
+        return None if mean is None else cls(mean, moments.deviation(values))
 
 
 MOST_DIGITS = 6

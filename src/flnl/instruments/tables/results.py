@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 from flnl.console.ties import compared
 from flnl.instruments.tables.table import NEVER, Column, Number, Table
+from flnl.numerics import moments
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class Cell:
     @property
     def std(self) -> float | None:
         """Sample standard deviation (ddof=1) over seeds; None for the lowest, for one seed, and if one is NEVER."""
-        if self.over == "lowest" or len(self.values) < 2 or NEVER in self.values:
-            return None
-        return stdev(self.values)
+        return None if self.over == "lowest" or NEVER in self.values else moments.deviation(self.values)
 
     def _over(self, values: tuple[float, ...]) -> float:
         return fmean(values) if self.over == "mean" else min(values)

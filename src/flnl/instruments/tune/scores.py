@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 
 from flnl.core.errors import UserError
+from flnl.numerics import moments
 from flnl.record.lines import DamagedLinesError
 from flnl.record.run import RunRecord
 
@@ -47,7 +47,7 @@ def score(folder: Path, measure: str) -> float | None:
     evaluations = record.evaluations[-LAST:]
     if any("validation_accuracy" not in row for row in evaluations):
         raise UserError(f"{folder}: no client has so many samples that a share of them is one: hold out a larger share")
-    return fmean(row["validation_accuracy"] for row in evaluations) if evaluations else None
+    return moments.mean([row["validation_accuracy"] for row in evaluations])
 
 
 def share_of(written: str, what: str, option: str = "") -> float:
