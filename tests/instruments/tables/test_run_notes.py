@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flnl.instruments.tables import notes, run_notes
+from flnl.instruments.tables import load, notes, run_notes
 from flnl.instruments.tables.plan import Plan
 from flnl.instruments.tables.run_notes import Ended
 from flnl.instruments.tables.scaling import Scaling
@@ -57,15 +57,15 @@ def test_rows_that_agree_to_the_bit_are_told() -> None:
         "EMD and sign": [(ended("c"),), (ended("d", loss=0.25),)],
         "mean": [(ended("e", loss=0.5 + 2**-53),), (ended("f", loss=0.25, best=0.6),)],
     }
-    assert run_notes.alike(columns, rows) == [
+    assert run_notes.alike(columns, rows, {}) == [
         "“EMD” and “EMD and sign” are different runs that agree to the last bit in every column."
     ]
     rows["EMD and sign"][1] = (ended("d", loss=0.125),)
-    assert run_notes.alike(columns, rows) == [
+    assert run_notes.alike(columns, rows, {}) == [
         "“EMD” and “EMD and sign” are different runs that agree to the last bit in x."
     ]
     rows["EMD and sign"][0] = (ended("a"),)
-    assert run_notes.alike(columns, rows) == ["“EMD” and “EMD and sign” are the same runs in x."]
+    assert run_notes.alike(columns, rows, {}) == ["“EMD” and “EMD and sign” are the same runs in x."]
 
 
 def test_every_seed_must_agree() -> None:
@@ -75,24 +75,25 @@ def test_every_seed_must_agree() -> None:
         "c": [(ended("5"),)],
         "d": [()],
     }
-    assert run_notes.alike(["x"], rows) == []
+    assert run_notes.alike(["x"], rows, {}) == []
 
 
 def test_runs_that_recorded_no_evaluation_cannot_be_compared() -> None:
     rows = {name: [(Ended(name, 560, RunRecord.of({"key": name}), {}),)] for name in "ab"}
-    assert run_notes.alike(["x"], rows) == []
+    assert run_notes.alike(["x"], rows, {}) == []
 
 
 def test_what_explains_it_is_told() -> None:
     """No sign was negative in either: the sign had nothing to change."""
+    no_effect = load.table("fedes_4").no_effect
     rows = {name: [(ended(name, negative_signs=0.0),)] for name in "ab"}
-    (told,) = run_notes.alike(["x"], rows)
+    (told,) = run_notes.alike(["x"], rows, no_effect)
     assert told == (
         "“a” and “b” are different runs that agree to the last bit in every column; "
         "in none of them was a client's sign negative."
     )
     rows = {name: [(ended(name, negative_signs=1.0),)] for name in "ab"}
-    assert run_notes.alike(["x"], rows)[0].endswith("in every column.")
+    assert run_notes.alike(["x"], rows, no_effect)[0].endswith("in every column.")
 
 
 def test_how_right_estimates_of_quality_were_is_told() -> None:

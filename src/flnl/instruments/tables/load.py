@@ -116,6 +116,7 @@ class _Table:
     unstated: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     ablation: bool = False
+    no_effect: Mapping[str, str] = field(default_factory=dict)
     by_name: bool = False
     seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)] = None
 

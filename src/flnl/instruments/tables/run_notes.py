@@ -20,8 +20,6 @@ FOLDER = "ImageFolder"
 """The class of data sets that read a user's files."""
 CORRELATION = "quality_rank_correlation"
 """Spearman's coefficient, in [-1, 1], of the clients' estimated quality and their true share of correct labels."""
-NOTHING_DONE = {"negative_signs": "in none of them was a client's sign negative"}
-"""Metrics that are 0 if a part of a method had no effect, with the note to print."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Plac
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
         for row, places in zip(filled.table.rows, layout, strict=True)
     }
-    seen = (*endings(rows), *alike(columns, rows), *estimates(rows), *given(rows), *helped(rows), *sources(rows))
+    equal = alike(columns, rows, filled.table.no_effect)
+    seen = (*endings(rows), *equal, *estimates(rows), *given(rows), *helped(rows), *sources(rows))
     return replace(filled, notes=(*filled.notes, *seen), noise=realised_noise(rows))
 
 
@@ -92,18 +91,26 @@ def endings(rows: Rows) -> list[str]:
     return [f"Runs that ended with fewer local trainings than their budget: {', '.join(parts)}."] if parts else []
 
 
-def alike(columns: Sequence[str], rows: Rows) -> list[str]:
-    """The rows whose runs agree in every measurement: without a note, readers would suspect a mistake."""
+def alike(columns: Sequence[str], rows: Rows, no_effect: Mapping[str, str]) -> list[str]:
+    """The rows whose runs agree in every measurement: without a note, readers would suspect a mistake.
+
+    Args:
+        columns: the labels of the columns.
+        rows: the runs.
+        no_effect: as in the table: what explains it if a metric is 0 in all of them.
+    """
     equal: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
     for j in range(len(columns)):
         numbers = {label: tuple(run.numbers for run in cells[j]) for label, cells in rows.items()}
         for labels in together((of, label) for label, of in numbers.items() if of and all(of)).values():
             if len(labels) > 1:
                 equal.setdefault(tuple(labels), []).append(j)
-    return [_agree(labels, where, columns, rows) for labels, where in equal.items()]
+    return [_agree(labels, where, columns, rows, no_effect) for labels, where in equal.items()]
 
 
-def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], rows: Rows) -> str:
+def _agree(
+    labels: Sequence[str], where: Sequence[int], columns: Sequence[str], rows: Rows, no_effect: Mapping[str, str]
+) -> str:
     runs = [run for label in labels for j in where for run in rows[label][j]]
     same = all(rows[label][j] == rows[labels[0]][j] for label in labels for j in where)
     every = all(j in where for label in labels for j, cell in enumerate(rows[label]) if cell)
@@ -112,7 +119,7 @@ def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], 
         "the same runs" if same else "different runs that agree to the last bit"
     )
     sentence += " in every column" if every else f" in {', '.join(columns[j] for j in where)}"
-    why = [] if same else [w for key, w in NOTHING_DONE.items() if all(run.metrics.get(key) == 0 for run in runs)]
+    why = [] if same else [w for key, w in no_effect.items() if all(run.metrics.get(key) == 0 for run in runs)]
     return "; ".join([sentence, *why]) + "."
 
 

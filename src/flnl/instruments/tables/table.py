@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import ConfigDict
@@ -79,6 +80,7 @@ class Table:
     scales: tuple[str, ...] = ()  # those that it is written for, with their data and budgets; () for all
     seeds: tuple[int, ...] | None = None  # in place of the scale's
     ablation: bool = False  # its rows are parts of a method: their order is not one of methods
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # metric -> what its 0 says of rows with equal runs
     by_name: bool = False  # made only where it is named, as one whose printed numbers are not known
 
     @property
