@@ -50,7 +50,7 @@ from flnl.run.checkpoint import Checkpoint
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
 from flnl.run.reuse import Reuse
-from flnl.run.session import Session
+from flnl.run.session import Session, Start
 from flnl.storage.atomic import write_atomically
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,10 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([_setting(cfg, training, evaluator.federation), chosen, f"in {folder.path}", *about_clients])
     _tell_of_conditions(cfg, training, about, evaluator)
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create({**about.config})).encode())
-    return Session(cfg, folder, about, evaluator, executor, training, state=state, initial=initial, resumed=resumed)
+    start = Start(initial, state)
+    if resumed is not None:
+        start = replace(start, seconds=resumed.seconds, usage=resumed.usage, lines=resumed.lines)
+    return Session(cfg, folder, about, evaluator, executor, start)
 
 
 def _held(federation: Federation) -> dict[int, int]:

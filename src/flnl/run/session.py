@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,6 @@ from flnl.core.fault import Fault
 from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
-from flnl.core.training import Training
 from flnl.core.usage import Usage, Used
 from flnl.data import preparations
 from flnl.engine import loop, model_file, planned
@@ -51,6 +50,17 @@ GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s", 
 """Keys of the record, besides its metrics, that grow with the run; W&B's summary shows them."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a session begins: after the last checkpoint of earlier processes, if there is one."""
+
+    initial: Params  # the model before the first round
+    state: FederatedState
+    seconds: float = 0.0  # working time of earlier processes
+    usage: Usage | None = field(default_factory=Usage)  # of earlier processes; None if they did not record it
+    lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of the lines at the checkpoint, by file
+
+
 class Session:
     """A run in its folder. Entering starts the record; leaving releases the folder."""
 
@@ -61,23 +71,17 @@ class Session:
         about: RunRecord,
         evaluator: Evaluator,
         executor: Executor,
-        training: Training,
-        *,
-        state: FederatedState,
-        initial: Params,
-        resumed: Checkpoint | None,
+        start: Start,
     ) -> None:
         self.cfg, self.folder = cfg, folder
         self.method, self.federation = evaluator.method, evaluator.federation
-        self.executor, self.evaluator, self._training = executor, evaluator, training
-        self.state, self._initial = state, initial
+        self.executor, self.evaluator, self._training = executor, evaluator, compose.training(cfg)
+        self.state, self._start = start.state, start
         self.rounds = self.method.length(len(self.federation.with_data))
         self._about, self._record = about, Record(folder.path)
-        self._earlier_seconds, self._started = 0.0 if resumed is None else resumed.seconds, time.monotonic()
-        self._earlier_usage = Usage() if resumed is None else resumed.usage
+        self._started = time.monotonic()
         self._used, self._usage = Used(evaluator.network.device), Usage()
-        self._saved, self._saved_round = time.monotonic(), state.round
-        self._known_lines = {} if resumed is None else resumed.lines  # checksums of the lines at the checkpoint
+        self._saved, self._saved_round = time.monotonic(), self.state.round
         self._evaluations: list[Mapping[str, Any]] = []  # with their rounds
         self._corrected: int | None = None  # round of the first correction of labels
         self._checked: str | None = None  # the last stage whose first round here could be saved
@@ -87,7 +91,7 @@ class Session:
 
     def __enter__(self) -> Self:
         try:
-            return self._start()
+            return self._begin()
         except BaseException:
             try:
                 self.executor.close()
@@ -95,8 +99,8 @@ class Session:
                 self.folder.abandon()
             raise
 
-    def _start(self) -> Self:
-        rows = self._record.go_on_after(self.state.round, self._known_lines)
+    def _begin(self) -> Self:
+        rows = self._record.go_on_after(self.state.round, self._start.lines)
         self._evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self._corrected = correction_warnings.first_correction(rows)
         (self.folder.path / "error.log").unlink(missing_ok=True)
@@ -131,7 +135,7 @@ class Session:
         """The loop's input, besides the state."""
         cfg = self.cfg
         settings = loop.Settings(
-            *(cfg.seed, self._training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial),
+            *(cfg.seed, self._training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._start.initial),
             Fault(**(cfg.get("fault") or {})),
         )
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
@@ -228,14 +232,14 @@ class Session:
     @property
     def seconds(self) -> float:
         """Working time of this run in seconds, including earlier processes."""
-        return self._earlier_seconds + time.monotonic() - self._started
+        return self._start.seconds + time.monotonic() - self._started
 
     def _used_so_far(self) -> Usage | None:
         """What this run has used, with its workers and in earlier processes; None if these did not record it."""
         self._usage = self._used.taken().after(self._usage)
-        if self._earlier_usage is None:
+        if self._start.usage is None:
             return None
-        return self._usage.beside(self.executor.usage()).after(self._earlier_usage)
+        return self._usage.beside(self.executor.usage()).after(self._start.usage)
 
     def _grown(self, status: str) -> RunRecord:
         """The record with what grows with the run."""
