@@ -13,6 +13,8 @@ from flnl.core.ranges import Count, NonNegative, Share
 
 SMALLEST = 1e-12
 """Lower bound of a class's mean predicted probability."""
+CONFIDENT = 0.85
+"""The largest debiased probability above which a sample is confident, as in the withdrawn code."""
 
 
 def debiased(logits: Tensor, bias: Tensor, xi: NonNegative = 0.5) -> Tensor:
@@ -32,17 +34,16 @@ def next_bias(
     *,
     samples: Literal["all", "confident"] = "all",
     xi: NonNegative = 0.5,
-    confidence: Share = 0.85,
 ) -> Tensor:
     """``p̂ ← m p̂ + (1-m) mean_x p(x)`` [K], from logits [n, K] of the trained local model (FedDiv, Eq. 12).
 
     ``samples=confident``, as in the withdrawn code, averages only the samples whose largest debiased probability is
-    above ``confidence``; if there is none, p̂ stays as it is.
+    above ``CONFIDENT``; if there is none, p̂ stays as it is.
     """
     predictions = torch.softmax(logits.to(bias.dtype), dim=1)
     among = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
     if samples == "confident":
-        among = torch.softmax(debiased(logits.to(bias.dtype), bias, xi), dim=1).amax(1) > confidence
+        among = torch.softmax(debiased(logits.to(bias.dtype), bias, xi), dim=1).amax(1) > CONFIDENT
     count = among.sum()
     mean = torch.where(among[:, None], predictions, 0.0).sum(0) / count.clamp_min(1)
     return torch.where(count > 0, m * bias + (1 - m) * mean, bias)

@@ -11,7 +11,7 @@ from torch import Tensor
 from flnl.core.stored import stored
 
 SMALLEST = 1e-6
-"""The smallest entry of a revised matrix, and the smallest probability that a loss divides by."""
+"""The smallest entry of a revised matrix, the smallest probability that a loss divides by, and the ε of a mixture."""
 
 
 @stored("Slack")
@@ -91,8 +91,8 @@ def from_anchors(probabilities: Tensor, percentile: float | None) -> Tensor:
     return normalized(probabilities[candidates.argmax(0)])
 
 
-def without_empty_columns(matrix: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """T itself if every label has a positive probability under some class, otherwise ``(1 - ε) T + ε / K``."""
+def without_empty_columns(matrix: Tensor) -> Tensor:
+    """T itself if every label has a positive probability under some class, else ``(1 - ε) T + ε / K`` with ε = 1e-6."""
     if bool((matrix > 0).any(0).all()):
         return matrix
-    return (1 - epsilon) * matrix + epsilon / len(matrix)
+    return (1 - SMALLEST) * matrix + SMALLEST / len(matrix)
