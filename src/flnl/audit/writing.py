@@ -111,7 +111,7 @@ def write(examined: Examined) -> Written:
         return Written(files, None)
     clean = [] if run.record.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
     filled = tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean))
-    values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen anew
+    values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen again
     of_run = [str(text) for text in run.record.overrides]
     return Written(files, filled, tuple(text for text in of_run if key_of(text).startswith(values)))
 

@@ -1,4 +1,4 @@
-"""Keys that no file has and that may be added: to a stage's training, a network of one's own, a protocol."""
+"""Keys that no file has and that may be added: to a stage's training, a network of the user's, a protocol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def may_stand_in(package: str, group: str) -> bool:
 
 
 def may_be_named(cfg: DictConfig, key: str) -> bool:
-    """Whether ``key`` is an argument of a network of one's own, or asked of a protocol; it may be set yet or not."""
+    """Whether ``key`` is an argument of a network of the user's, or asked of a protocol; it may be set or not."""
     names = key.split(".")
     if names[0] == "protocol":
         return _asked(cfg, names[1:])

@@ -25,7 +25,7 @@ def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 FORMAT = 5
-"""Of keys, as records name it. Keys of earlier formats are computed anew: those of the first hashed the paths of
+"""Of keys, as records name it. Keys of earlier formats are computed again: those of the first hashed the paths of
 classes, those of the second the folder of published data sets, those of the third no order of stages, those of the
 fourth where data lie."""
 

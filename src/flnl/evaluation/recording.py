@@ -135,7 +135,7 @@ class Recorder:
     def probabilities(
         self, *, client: Indices, sample: NDArray[np.str_] | Indices, key: str, federation: str, round: int
     ) -> Probabilities:
-        """The sums so far as means, with the probabilities of the loaded model as final ones.
+        """The sums until now, as means, with the probabilities of the loaded model as final ones.
 
         The arguments are fields of the result.
         """

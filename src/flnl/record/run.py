@@ -241,8 +241,8 @@ class RunRecord:
     def told_by(self) -> dict[str, str]:
         """What tells the run from others of its key: the digests of what lay at its places, by dotted key.
 
-        Without a digest, as in a record of before there were any or of a data set without a fingerprint, it is the
-        place. A run of published files needs neither.
+        Without a digest, as in an early record or that of a data set without a fingerprint, it is the place. A run
+        of published files needs neither.
         """
         found: dict[str, str] = {}
         for key, place in identity.places(self.config).items():
@@ -356,7 +356,7 @@ class RunRecord:
         return None
 
     def check_file(self, file: Path) -> None:
-        """Check that a file is the one that the run wrote. Runs of before have no checksum of it.
+        """Check that a file is the one that the run wrote. Early runs have no checksum of it.
 
         Raises:
             OSError: if it cannot be read.

@@ -477,7 +477,7 @@ class Desk:
         return SiteAudit(run.folder, alone, run.client, run.clients, self.policy.counts, review)
 
     def review(self, name: str, files: Sequence[Path], corrections: Corrected | None = None) -> Path:
-        """Write the page of the last audit anew, after a review, and beside it ``corrected.csv``.
+        """Write the page of the last audit again, after a review, and beside it ``corrected.csv``.
 
         The server is not asked, and told nothing. A later audit replaces the page, not the corrected labels.
 

@@ -61,7 +61,7 @@ class SiteEvaluator(Evaluator):
 
     @contextmanager
     def _recorded_if_answered(self) -> Iterator[None]:
-        """Give the recorder its sums of before if what is within raises."""
+        """Give the recorder its earlier sums back if the block raises."""
         if (recorder := self.recorder) is None:
             yield
             return

@@ -25,7 +25,7 @@ Streams = Literal["run", "own"]
 AUDIT = "CountedLabels"
 """What ``allow`` must name for an audit of labels."""
 TRIES = 3
-"""How often a job of one round may be asked for with other contents, as by a server that begins the round anew."""
+"""How often a job of one round may be asked for with other contents, as by a server that restarts the round."""
 
 
 @dataclass(frozen=True)

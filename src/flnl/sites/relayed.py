@@ -56,7 +56,7 @@ class _Message:
 
 @dataclass
 class Relayed:
-    """Sends again what is known to be lost: with a relay that ended, at a site that was started anew or failed.
+    """Sends again what is known to be lost: with a relay that ended, at a site that was restarted or failed.
 
     A site answers from what it has stored if a message comes twice, so that nothing is done twice.
 

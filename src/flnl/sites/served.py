@@ -56,6 +56,6 @@ class Served(Sites):
         return carrier, told
 
     def settings(self) -> dict[str, Any]:
-        """How long sites are waited for, and which of them were begun with anew; policies are theirs."""
+        """How long sites are waited for, and which of them were started over; policies are theirs."""
         policy = {"allow", "max_epsilon", "least_samples", "approve", "counts", "min_count", "folder"}
         return {name: value for name, value in super().settings().items() if name not in policy}

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 APPROVES = 1800.0
 """Seconds in which somebody may approve a run, before it is refused."""
 GONE = 120.0
-"""Seconds after which a server that has not asked again no longer waits for an approval: the next one begins anew."""
+"""Seconds after which a server that has not asked again no longer waits for an approval: the next one starts over."""
 LOOKS = 1.0
 """Seconds between two looks at whether a run is approved, or the SuperNode has ended."""
 COMES = 600.0

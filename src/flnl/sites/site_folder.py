@@ -173,7 +173,7 @@ class SiteFolder:
         return SiteData(self.name, own, held_out)
 
     def review(self, verdicts: Path, run: str = "") -> Path:
-        """Write ``corrected.csv`` with what somebody has decided, and the page of the audit anew.
+        """Write ``corrected.csv`` with what somebody has decided, and the page of the audit again.
 
         Args:
             verdicts: a file, as the page saves it.

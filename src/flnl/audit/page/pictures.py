@@ -1,4 +1,4 @@
-"""Thumbnails of training images as data URIs, decoded and encoded anew, so that nothing but pixels gets onto a page."""
+"""Thumbnails of training images as data URIs, decoded and re-encoded, so that nothing but pixels gets onto a page."""
 
 from __future__ import annotations
 

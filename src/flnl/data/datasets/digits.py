@@ -22,7 +22,7 @@ STARTS = (0, 130, 256, 386, 516, 646, 776, 915, 1029, 1157, 1287, 1415, 1545, 16
 
 All are copies of one sheet of 130 digits: the blocks are it, lack some or have one changed. The data set's description
 says 13 people, so that two blocks may be of one. The usual list is kept, also where the eighth block may begin at 906:
-there the sheet begins anew.
+there the sheet starts over.
 """
 
 

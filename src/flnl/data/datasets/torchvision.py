@@ -194,7 +194,7 @@ FASHION_CONTENTS = {
     "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
-"""MD5 of the unpacked files. torchvision has those of the archives, which Debian packs anew."""
+"""MD5 of the unpacked files. torchvision has those of the archives, which Debian repacks."""
 
 FASHION_PACKAGE = Package("dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"))
 

@@ -96,7 +96,7 @@ def recorded_data(record: RunRecord, places: Sequence[Path] = (), data: Mapping[
     config, source = record.config, str(record.file(RESULT))
     parts = {group: restored(group, config.get(group), source, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
-    values["centralized"] = config.get("centralized", False)  # runs of before there were such keys had none
+    values["centralized"] = config.get("centralized", False)  # early runs had no such key
     values["shift"] = config.get("shift", {})
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")

@@ -229,7 +229,7 @@ class Crewed(Executor):
 
     @property
     def shares_evaluation(self) -> bool:
-        """Whether workers share evaluations: where it costs little that they start anew for the test samples."""
+        """Whether workers share evaluations: where it costs little to restart them for the test samples."""
         return False
 
     @abstractmethod

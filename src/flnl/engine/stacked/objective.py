@@ -207,7 +207,7 @@ class Objective:
 
     @cached_property
     def _any_rows(self) -> Step:
-        """What is the same in every step of rows; steps are copies of it, since it takes longer to make them anew."""
+        """What is the same in every step of rows; steps are copies of it, since making them again takes longer."""
         nothing = torch.empty(0)
         received = replace(self.tasks[0].broadcast, params={}, extras=Unlike(reasons=OF_ONE_CLIENT))
         return Step(

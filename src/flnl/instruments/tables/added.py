@@ -17,7 +17,7 @@ from flnl.instruments.tables.table import Column, Row, Table
 HOW = "as in add='method=mine', or with a label add='Mine, λ=2: method=mine method.lam=2'"
 OVERRIDE = re.compile(r"[+~\w./@]+=.*", re.DOTALL)
 SETTING = ("experiment", "dataset", "partition", "noise")
-"""Groups that the columns of a table choose, or their experiment; a row of one's own leaves them alone."""
+"""Groups that the columns of a table choose, or their experiment; a row of the user's leaves them alone."""
 
 
 def row(text: str, folders: Sequence[Path]) -> Row:
@@ -72,7 +72,7 @@ def _overrides(text: str) -> list[str] | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check a folder of configuration files for rows of one's own.
+    """Check a folder of configuration files for rows of the user's.
 
     Raises:
         UserError: if it is none, or has a file with the name of one of this package, which would be found first.

@@ -102,7 +102,7 @@ class Tuning:
 
     @property
     def subject(self) -> dict[str, str]:
-        """What the choices are for; of a table of one's own without the name of a paper."""
+        """What the choices are for; of a table of the user's without the name of a paper."""
         paper = {"paper": self.table.paper} if self.table.paper in load.PAPERS else {}
         place = {"table": self.table.name, "column": self.column.label, "scale": self.scaling.name}
         files = "any" if "dataset.verify=false" in self.scaling.overrides else "published"

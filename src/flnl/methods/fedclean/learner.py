@@ -30,8 +30,7 @@ PURPOSE = "training alone"
 class Learner:
     """Training on one client from the received model, by ``loss`` alone; its ``epochs`` count as rounds for the loss.
 
-    ``networks=2``: a second network of the same kind, with weights drawn anew, is trained beside it, as Co-teaching
-    needs.
+    ``networks=2``: a second network of the same kind, with new weights, is trained beside it, as Co-teaching needs.
     """
 
     loss: LossTerm
@@ -78,7 +77,7 @@ class Learner:
 
 
 def _redraw(module: nn.Module) -> None:
-    """Draw the weights of all layers anew, as torch draws them; the random numbers are drawn on the CPU."""
+    """Draw new weights of all layers, as torch draws them; the random numbers are drawn on the CPU."""
     for layer in module.modules():
         if callable(reset := getattr(layer, "reset_parameters", None)):
             drawn = copy.deepcopy(layer).cpu()

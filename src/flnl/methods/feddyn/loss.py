@@ -31,7 +31,7 @@ class FedDyn(LossTerm):
     α_k is α, or ``α · mean_samples / n_k`` if ``mean_samples``, the mean number of samples per client, is set: then the
     fixed point is the optimum of the sample-weighted loss, as in the authors' program.
 
-    State: ``h``, by parameter name, on the CPU between visits; ``alpha``, a scalar. It begins anew where a stage
+    State: ``h``, by parameter name, on the CPU between visits; ``alpha``, a scalar. It starts over where a stage
     restarts from the initial model: the updates that it sums have led to another one.
     """
 

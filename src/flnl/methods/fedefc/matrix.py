@@ -13,7 +13,7 @@ MARGIN, LEAST = 1e-6, 2e-6
 
 @stored("NoiseMatrix")
 class NoiseMatrix:
-    """Read in the client's visit, and kept for the record alone: the next visit estimates it anew."""
+    """Read in the client's visit, and kept for the record alone: the next visit estimates it again."""
 
     values: Tensor  # float64 [K, K], columns sum to 1
     noise: Tensor  # float64 scalar, the share of wrong labels that the counts imply

@@ -35,7 +35,7 @@ class Selfie(LossTerm):
 
     Clean are the ``⌈(1 - τ) B⌉`` samples of smallest loss. A sample is refurbished from the batch on in which its last
     q predictions have an uncertainty, the entropy of their frequencies over log K, of at most ε; the most frequent one
-    is then its label, for good or until it is refurbished anew. Of two labels, the refurbished one counts.
+    is then its label, for good or until it is refurbished again. Of two labels, the refurbished one counts.
 
     Rounds count from stage ``first_stage`` on; in the first ``warmup`` ones all samples are trained on. A prediction is
     of the step's own pass, and is added after it was used, or (``append=before``) before. ``empty=zero``: slots that

@@ -23,7 +23,7 @@ def draw_clients(sampling: Sampling, candidates: Sequence[int], count: int) -> l
 
 @dataclass(frozen=True)
 class Uniform(ClientSampler):
-    """Draws clients uniformly and without replacement, anew in each round (McMahan et al. 2017)."""
+    """Draws clients uniformly and without replacement, again in each round (McMahan et al. 2017)."""
 
     fraction: PositiveShare
 
@@ -42,9 +42,9 @@ class OnePass(ClientSampler):
     ``fraction=null`` means 1/N. With ``start=parallel_average``, all clients of a pass start from the same model, one
     of the interpretations of Algorithm 1.
 
-    ``cohorts=partition`` divides the clients into groups. ``independent`` draws each group anew, so that a pass has as
-    many rounds but visits some clients repeatedly and others not at all: FedDiv's conversion of iterations to rounds
-    (supplement), and what FedCorr's released code does with groups of more than one.
+    ``cohorts=partition`` divides the clients into groups. ``independent`` draws each group separately, so that a pass
+    has as many rounds but visits some clients repeatedly and others not at all: FedDiv's conversion of iterations to
+    rounds (supplement), and what FedCorr's released code does with groups of more than one.
     """
 
     fraction: PositiveShare | None
