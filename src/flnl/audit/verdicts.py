@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from flnl.audit.assessment import LabelledSamples
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
@@ -56,8 +57,7 @@ def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequ
         if row["label"]:
             label = numbers(row["label"])
             if label is None:
-                more = ", ..." if len(classes) > 5 else ""
-                raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])}{more})")
+                raise UserError(f"{where}: {row['label']!r} is none of the classes ({some(classes)})")
             if row["verdict"] == "right" and label != samples.given[sample]:
                 raise UserError(
                     f"{where}: the given label of sample {row['sample']!r} is {classes[samples.given[sample]]!r}, and "

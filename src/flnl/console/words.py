@@ -1,6 +1,8 @@
-"""Numbers and probabilities in sentences."""
+"""Numbers, probabilities and names in sentences."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def counted(number: int, thing: str) -> str:
@@ -19,3 +21,12 @@ def probability(p: float) -> str:
     ('p = 0.012', 'p < 0.001')
     """
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first ``most`` names, and whether there are more.
+
+    >>> some(["a", "b"]), some(["a", "b", "c"], most=2)
+    ('a, b', 'a, b, ...')
+    """
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

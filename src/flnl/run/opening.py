@@ -20,6 +20,7 @@ from flnl.config.recorded import whereabouts
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
 from flnl.console.credentials import redacted_in
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, described
 from flnl.core.inputs import WORDS, Kind
@@ -443,7 +444,7 @@ def _setting(cfg: DictConfig, training: Training, federation: Federation) -> str
     sizes = federation.counts
     names = federation.client_names
     named = names is not None and names != tuple(map(str, range(len(names))))
-    called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names and named else ""
+    called = f" ({some(names)})" if names and named else ""
     return (
         f"{federation.dataset.name}: {len(sizes)} clients{called} of {min(sizes)} to {max(sizes)} samples; "
         f"protocol {cfg.protocol.name}: {training.described()}"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from flnl import __version__
+from flnl.console.words import some
 from flnl.core.errors import UserError, one_line, shortened
 from flnl.core.execution import BLOCK, Block, ClientJob
 from flnl.core.messages import Answered, ClientResult, ClientState, ClientTask, Kept, Observation
@@ -418,7 +419,7 @@ class Link:
     def _names(self, clients: Collection[int], away: Collection[int] = ()) -> str:
         """The first of these clients' sites, and which of them cannot be reached."""
         names = [f"{self.sites[c]}{' (not connected)' if c in away else ''}" for c in sorted(clients)]
-        return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+        return some(names, SHOWN)
 
     def _give_up(self, missing: Sequence[int], asked: int, *, drop: bool) -> None:
         """Go on without these clients, or not.

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.inputs import Preparation
 from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
-from flnl.data.datasets.label_file import some
 from flnl.data.images import Store
 from flnl.data.owners import LEFT_OUT, Owners
 

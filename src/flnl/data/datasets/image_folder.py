@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import Count, FromFiles, Neutral, NonNegative, PathText, PositiveCount
@@ -18,7 +19,7 @@ from flnl.data.datasets import crops
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.image_layout import ImageSplit, read_layout
-from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file, some
+from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.owners import Owners, owner_name
@@ -281,8 +282,3 @@ def _check_header(header: Sequence[str], path: Path, column: str) -> None:
             f"dataset.labels: {path} has no column {absent[0]!r}: its header should be {column},label and, if known,"
             " true and client"
         )
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
+from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Neutral, PathText, PositiveCount
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file, some
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
 from flnl.data.datasets.parquet import is_parquet, text_columns
 from flnl.data.owners import LEFT_OUT, Owners
 from flnl.data.votes import Vote

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.console.words import some
 from flnl.core.errors import UserError
-from flnl.data.datasets.label_file import some
 from flnl.storage.written_names import composed
 
 log = logging.getLogger(__name__)
