@@ -21,7 +21,6 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.commands import guard, show
-from flnl.commands.help import text
 from flnl.config.folders import CONF
 from flnl.config.pinning import pin
 from flnl.console.terminal import log_to_stderr
@@ -96,7 +95,7 @@ def main() -> None:
 
     def entry() -> None:
         if {"--help", "-h"} & set(sys.argv[1:]):
-            print(text(sys.argv[1:]))
+            print(show.help_text(sys.argv[1:]))
             return
         global _request
         _request = show.requested(sys.argv[1:])

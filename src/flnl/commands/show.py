@@ -1,6 +1,7 @@
-"""``flnl ... --cfg job``: the configuration as a run would read it.
+"""What a run's command tells of its configuration in place of a run: ``--cfg job`` and ``--help``.
 
-Hydra prints what it has composed, where a part does not have the value of its short key yet.
+Of ``--cfg job``, Hydra would print what it has composed, where a part does not have the value of its short key yet. For
+``--help`` it searches all groups twice, which takes a second with this number of files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from dataclasses import dataclass
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config.compose import resolved
+from flnl.config.compose import load, resolved
+from flnl.config.explain import searched
+from flnl.config.folders import CONF, SEARCH_PATH, search_path
+from flnl.config.groups import groups
+from flnl.config.override_text import without
 from flnl.config.short_keys import connect, without_declarations
 from flnl.core.errors import UserError
 
@@ -61,3 +66,20 @@ def text(cfg: DictConfig, words: Sequence[str], request: Request) -> str:
     if not OmegaConf.is_config(section):
         return f"{section}\n"
     return f"# @package {request.package}\n{OmegaConf.to_yaml(section)}"
+
+
+def help_text(arguments: Sequence[str]) -> str:
+    """The groups, their options, and the composed configuration; options among the ``arguments`` are ignored."""
+    own = searched(arguments)
+    overrides = get_args_parser().parse_known_args(list(arguments))[0].overrides
+    composed = load([*search_path(own), *without(overrides, SEARCH_PATH)], with_hydra=True)
+    chosen = composed.hydra.help
+    options = {group: ", ".join(files) for group, files in groups([CONF, *own]).items()}
+    plain = without_declarations(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
+    parts = (
+        chosen.header.strip(),
+        "== Groups: group=option ==\n" + "\n".join(f"{group}: {names}" for group, names in options.items()),
+        "== Configuration: key=value ==\n" + OmegaConf.to_yaml(plain).strip(),
+        chosen.footer.strip(),
+    )
+    return "\n\n".join(parts)
