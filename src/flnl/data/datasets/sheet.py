@@ -78,26 +78,10 @@ class Sheet:
             UserError: if a file cannot be read, or lacks a column or a label.
         """
         root, (told, of_test) = expand(self.root), self.told
-        read = read_columns(root / Path(self.file).expanduser(), told)
-        chosen: dict[str, Sequence[str | None]] = {
-            "label": [self.label],
-            "truth": [self.truth],
-            "client": [self.client],
-        }
-        chosen |= {"text": [*inputs], "leave_out": [*left_out]}
-        named = [one for names in chosen.values() for one in names if one is not None]
-        for key, names in chosen.items():
-            for one in names:
-                if one is not None and one not in read:
-                    file, other = told.removeprefix("dataset.file: "), "; null if there is none" * (key == "truth")
-                    raise UserError(f"dataset.{key}: {file} has no column {one!r}; it has {', '.join(read)}{other}")
-        first = next(iter(read))
-        if (
-            first not in named
-            and UNNAMED.fullmatch(first)
-            and list(read[first]) == [*map(str, range(len(read[first])))]
-        ):
-            del read[first]  # the index of a frame of pandas
+        chosen = [("label", self.label), ("truth", self.truth), ("client", self.client)]
+        chosen += [*(("text", one) for one in inputs), *(("leave_out", one) for one in left_out)]
+        named = [(key, one) for key, one in chosen if one is not None]
+        read = self._read(named)
         right = self.label if self.truth is None else self.truth
         read = {**read, **{one: named_classes(read[one], told) for one in (self.label, right)}}
         if self.test is None:
@@ -107,24 +91,13 @@ class Sheet:
             train, test = taken(read, kept), taken(read, tested)
         else:
             train, test = read, read_columns(root / Path(self.test).expanduser(), of_test)
-            used = inputs or [one for one in read if one not in named]
+            used = inputs or [one for one in read if one not in {one for _, one in named}]
             if missing := [one for one in (*used, right) if one not in test]:
                 raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
             test = {**test, right: named_classes(test[right], of_test)}
             kept = np.arange(len(read[right]))
         classes = in_order({*train[self.label], *train[right], *test[right]})
-        if len(classes) < 2:
-            raise UserError(f"{told}: column {self.label!r} has {len(classes)} class; at least two are needed")
-        if len(classes) > max(MANY, len(train[self.label]) / 2):
-            few = ", ".join(map(repr, classes[:3]))
-            raise UserError(
-                f"{told}: column {self.label!r} has {len(classes)} values ({few}, ...) in {len(kept)} training rows, "
-                "and labels are classes, of which a model sees many examples each: dataset.label names their column"
-            )
-        if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
-            raise UserError(
-                f"{told}: the labels {_whole(twice[0])!r} and {twice[0]!r} are one number; write them alike"
-            )
+        self._check_classes(classes, len(kept))
         ids = tuple(map(str, kept.tolist()))
         held = None if self.truth == self.label else LabelFile(numbered(train[self.label], classes), None, None)
         if self.labels is not None:
@@ -132,20 +105,7 @@ class Sheet:
             held = read_label_file(root / Path(self.labels).expanduser(), "id", ids, classes, self.vote, tested_ids)
         known = None if self.truth is None else numbered(train[self.truth], classes)
         truth, given = choose_labels("none" if known is None else "truth", "truth", known, held, self.vote)
-        owners, test_owners = held.owners if held else None, None
-        if self.client is not None:
-            owners = owners or _owners(train[self.client], f"{told}: column {self.client!r}")
-            if self.client in test:
-                theirs = _owners(test[self.client], f"{of_test}: column {self.client!r}")
-                place = owners.numbers_of(theirs.names)
-                test_owners = place[theirs.number]
-                if self.test is None and (lost := [theirs.names[i] for i in np.flatnonzero(place == LEFT_OUT)]):
-                    log.warning(
-                        "%s: all rows of %s are for testing, so that no client is called so; dataset.test names a file "
-                        "of test rows instead",
-                        told,
-                        some(lost),
-                    )
+        owners, test_owners = self._owners(train, test, held.owners if held else None)
         return Divided(
             train,
             test,
@@ -160,6 +120,62 @@ class Sheet:
                 "ids": ids,
             },
         )
+
+    def _read(self, named: Sequence[tuple[str, str]]) -> Columns:
+        """The columns of the file, without the index of a frame of pandas; ``named`` has keys and their columns.
+
+        Raises:
+            UserError: if the file cannot be read, or lacks one of these columns.
+        """
+        told = self.told[0]
+        read = read_columns(expand(self.root) / Path(self.file).expanduser(), told)
+        for key, one in named:
+            if one not in read:
+                file, other = told.removeprefix("dataset.file: "), "; null if there is none" * (key == "truth")
+                raise UserError(f"dataset.{key}: {file} has no column {one!r}; it has {', '.join(read)}{other}")
+        first, *others = read
+        rows = [*map(str, range(len(read[first])))]
+        index = UNNAMED.fullmatch(first) and [*read[first]] == rows and first not in {one for _, one in named}
+        return {one: read[one] for one in others} if index else read
+
+    def _check_classes(self, classes: Sequence[str], rows: int) -> None:
+        """Check that labels are classes, given the number of training ``rows``.
+
+        Raises:
+            UserError: if there is one class, or nearly one a row, or two are one number.
+        """
+        told = f"{self.told[0]}: column {self.label!r}"
+        if len(classes) < 2:
+            raise UserError(f"{told} has {len(classes)} class; at least two are needed")
+        if len(classes) > max(MANY, rows / 2):
+            few = ", ".join(map(repr, classes[:3]))
+            raise UserError(
+                f"{told} has {len(classes)} values ({few}, ...) in {rows} training rows, "
+                "and labels are classes, of which a model sees many examples each: dataset.label names their column"
+            )
+        if twice := [one for one in classes if _whole(one) != one and _whole(one) in classes]:
+            raise UserError(
+                f"{self.told[0]}: the labels {_whole(twice[0])!r} and {twice[0]!r} are one number; write them alike"
+            )
+
+    def _owners(self, train: Columns, test: Columns, held: Owners | None) -> tuple[Owners | None, Indices | None]:
+        """The owners of the training rows, ``held`` by a label file or else of the column, and those of test rows."""
+        if self.client is None:
+            return held, None
+        told, of_test = (f"{one}: column {self.client!r}" for one in self.told)
+        owners = held or _owners(train[self.client], told)
+        if self.client not in test:
+            return owners, None
+        theirs = _owners(test[self.client], of_test)
+        place = owners.numbers_of(theirs.names)
+        if self.test is None and (lost := [theirs.names[i] for i in np.flatnonzero(place == LEFT_OUT)]):
+            log.warning(
+                "%s: all rows of %s are for testing, so that no client is called so; dataset.test names a file "
+                "of test rows instead",
+                self.told[0],
+                some(lost),
+            )
+        return owners, place[theirs.number]
 
 
 def every(labels: Labels, step: int) -> Indices:
