@@ -110,7 +110,7 @@ class CleanShares:
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """What the messages of all clients make, by which each judges its own samples."""
+    """What follows from the messages of all clients; each judges its own samples by it."""
 
     joint: JointEstimate  # with the thresholds
     prior: ClientPrior  # of the clients whose samples are judged

@@ -320,7 +320,7 @@ class Tuned:
 
 
 def _number(value: str) -> float | None:
-    """The number that a value writes; None if it is none, such as a name or a list."""
+    """The value as a number; None for a name, a list and NaN."""
     try:
         number = float(value)
     except ValueError:

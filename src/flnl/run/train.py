@@ -107,7 +107,7 @@ def train(
                     run.demand_training()
                 try:
                     record = run.close(status)
-                except InterruptedWaiting:  # others were to be told the end
+                except InterruptedWaiting:  # while others were told of the end
                     status = "interrupted"
                     record = run.close(status)
             except Exception as error:

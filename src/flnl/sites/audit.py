@@ -86,7 +86,7 @@ def examine(run: AuditedRun, link: Link, options: Options, report: Callable[[str
     if untold is None and len(evidence) < len(joined):
         untold = memorised(where)
     asked = replace(
-        *(asked,),
+        asked,
         step="mark",
         counts=tensor(total.counts),
         joint=tensor(joint),

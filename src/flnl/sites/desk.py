@@ -146,7 +146,7 @@ class Desk:
         device: where it computes.
         building: makes what it runs jobs with; desks of one process may share that.
         enter: lets a run in, given the message that opens it, or refuses it, before anything of it is made; also one
-            of before this process began.
+            that began before this process.
         compute: is told the number of threads of a run before each of its jobs.
     """
 
@@ -462,7 +462,7 @@ class Desk:
 
     def _count_question(self, run: _Run, question: Question) -> None:
         """Refuse more than a few questions that count other samples: sums of many tell of single ones."""
-        step_of(question)  # one that is none is not noted
+        step_of(question)  # an invalid one is not noted
         scored = run.folder / model_file.NAME
         if question.summed is not None:
             scored = recorded.file(run.folder / recorded.FOLDER, question.summed[0])

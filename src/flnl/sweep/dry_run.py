@@ -166,7 +166,7 @@ def refuse(runs: Sequence[Planned]) -> None:
 
 
 def show(runs: Sequence[Planned]) -> None:
-    """Print a table of the runs, what of it is there already, and how long they would take."""
+    """Print a table of the runs, which of them are there already, and how long the others would take."""
     from rich import box
     from rich.table import Table
 

@@ -251,7 +251,7 @@ def _rebuilt(value: Any, leaf: Callable[[Path, Any], Any], path: Path) -> Any:
 
 
 def _apart(value: Any) -> tuple[list[Any], list[Any], Callable[[Sequence[Any]], Any]] | None:
-    """A container's names and values, and what builds one like it from new values; None if it is none."""
+    """A container's names and values, and what builds one like it from new values; None for another object."""
     kind = type(value)
     if kind is Unlike:
         joined, reasons = value.joined, value.reasons
