@@ -8,6 +8,7 @@ from flnl.audit.result import Audit, ClientSummary, WrongLabels
 from flnl.audit.writing import Written
 from flnl.console.shell import joined
 from flnl.console.terminal import print_line, print_table
+from flnl.console.words import counted
 
 WORST = 5
 NOTHING = "nothing stands out"
@@ -47,7 +48,7 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
         numbers.append(("cut on the suspicion score", f"{audit.cut:.2f}"))
     if audit.review is not None and audit.review.interval is not None:
         low, high = audit.review.interval
-        many = f"{audit.review.sampled} sample{'' if audit.review.sampled == 1 else 's'}"
+        many = counted(audit.review.sampled, "sample")
         numbers.append(("precision by review", f"{_share(audit.review.precision)} ({low:.2f} to {high:.2f}, {many})"))
     elif audit.review is not None and audit.review.judged < audit.review.drawn:
         numbers.append(

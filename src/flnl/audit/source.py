@@ -17,6 +17,7 @@ from flnl.audit.choice import Choice, choose
 from flnl.audit.options import Options, Recorded
 from flnl.audit.probability_table import InFile, InMemory, ProbabilityTable, read_arrays
 from flnl.audit.result import ProbabilitySource
+from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.engine import model_file
@@ -120,7 +121,7 @@ def described(kind: str, count: int, last: int) -> str:
     """
     if kind == "final":
         return f"final model, after round {last}"
-    return f"average of {count} {'early ' if kind == 'window' else ''}round{'' if count == 1 else 's'}"
+    return f"average of {counted(count, 'early round' if kind == 'window' else 'round')}"
 
 
 def of_final_model(run: AuditedRun, note: str | None) -> Table:

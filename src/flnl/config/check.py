@@ -29,6 +29,7 @@ from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
 from flnl.console.suggestions import did_you_mean
+from flnl.console.words import counted
 from flnl.core.errors import UserError, shortened
 from flnl.core.importing import imported, located
 from flnl.core.optimizer import SGD
@@ -137,7 +138,7 @@ def check_machine(cfg: DictConfig) -> None:
     """
     cores = os.cpu_count() or 1
     if cfg.threads > cores:
-        raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
+        raise UserError(f"threads={cfg.threads}: this machine has {counted(cores, 'core')}")
     if cfg.reproducible:
         pin()
     for logger in build(cfg[LOGGER]).values():

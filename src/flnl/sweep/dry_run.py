@@ -21,6 +21,7 @@ from flnl.config.identity import PLACES, run_key
 from flnl.config.recorded import FROM_CWD, whereabouts
 from flnl.config.short_keys import connect
 from flnl.console.terminal import cell, console, duration, print_line
+from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.record.run import RunRecord
 from flnl.run import budget
@@ -179,7 +180,7 @@ def show(runs: Sequence[Planned]) -> None:
         table.add_row(str(run.number), run.key[:8], *map(cell, (named[run.number], folder, run.state)))
     console().print(table)
     counts = Counter(run.state for run in runs)
-    print_line(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
+    print_line(f"{counted(len(runs), 'run')}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
     if twice := [key for key, count in Counter(run.key for run in runs).items() if count > 1]:
         same = [str(run.number) for run in runs if run.key == twice[0]]
         print_line(f"jobs {', '.join(same)} are the same run, under other names of its values")
