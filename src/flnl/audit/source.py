@@ -26,7 +26,6 @@ from flnl.engine.network import Network
 from flnl.evaluation.probabilities import NAME as RECORDING
 from flnl.evaluation.probabilities import Probabilities
 
-Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
 
 KINDS = get_args(Recorded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,8 +52,6 @@ from flnl.run.record import environment
 from flnl.run.reuse import Reuse
 from flnl.run.session import Session, Start
 from flnl.storage.atomic import write_atomically
-
-log = logging.getLogger(__name__)
 
 GIB = 2**30
 

@@ -6,7 +6,6 @@ The files in the run's folder are the complete record; copies elsewhere, as in W
 from __future__ import annotations
 
 import json
-import logging
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -28,8 +27,6 @@ from flnl.record import lines, metric_names
 from flnl.record.lines import Checksums, DamagedLinesError, Lines
 from flnl.record.run import RunRecord
 from flnl.storage.atomic import write_atomically
-
-log = logging.getLogger(__name__)
 
 TABLE = "metrics.csv"
 

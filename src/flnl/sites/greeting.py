@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import sys
 import time
@@ -26,8 +25,6 @@ from flnl.sites.messages import NOT_DONE, REFUSED, Parts, RefusedError
 from flnl.sites.policy import Policy
 from flnl.sites.wire import WireError
 from flnl.storage.atomic import write_atomically
-
-log = logging.getLogger(__name__)
 
 HELLO = {"kind": str, "wire": int, "flnl": str, "federation": str, "site": str}
 """The server has come, and calls the site by this name."""

@@ -130,11 +130,6 @@ class Ledger:
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         return [Release(**json.loads(line)) for line in lines]
 
-    @property
-    def spent(self) -> float:
-        """The sum of ε over different draws; what was released in the clear is not in it."""
-        return _sum(self.releases)
-
     def release(
         self, run: str, kinds: Iterable[type], costs: Mapping[type, float], labels: bytes, most: float | None
     ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -28,8 +28,6 @@ from flnl.engine.stacked.tracing import RECEIVED, RefusingStep, WatchedBroadcast
 from flnl.engine.stacked.vmapping import over_clients
 from flnl.models import outputs as by_name
 from flnl.numerics.losses import weighted_mean
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

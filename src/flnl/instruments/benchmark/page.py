@@ -16,7 +16,7 @@ from flnl.console.markdown import grid, literal
 from flnl.console.templates import template
 from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
-from flnl.instruments.benchmark.entries import CEILING, FEDAVG, Entry, Score
+from flnl.instruments.benchmark.entries import ABOUT, CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.shown import spread
 from flnl.numerics import moments
@@ -268,7 +268,7 @@ class Page:
         entry = next(entry for entry in self.entries if entry.name == name)
         if name == CEILING:
             return "*clean labels*"
-        about = entry.folder / "about.md"
+        about = entry.folder / ABOUT
         page = about if about.exists() else self._cards.get(entry.method)
         text = literal(name) if page is None else f"[{literal(name)}]({self._link(page)})"
         return text if entry.withdrawn is None else f"~~{text}~~ ({literal(' '.join(entry.withdrawn.split()))})"

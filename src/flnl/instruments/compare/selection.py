@@ -11,8 +11,6 @@ from flnl.instruments.compare.names import Settings
 from flnl.instruments.compare.runs import Row
 from flnl.record.run import RunRecord
 
-SEEDS = ("seed", "data_seed")
-
 
 def where(runs: Sequence[RunRecord], clauses: Sequence[str]) -> list[RunRecord]:
     """The runs with one of the values that each clause names.

@@ -21,7 +21,6 @@ UNSCALED = Scaling("", "", (), None, (), {}, {})
 """No scale: the overrides of a table unchanged."""
 NO_CONSTANTS = ("method.name", "method.like")
 
-Settings = Mapping[str, Any]
 Difference = tuple[tuple[str, ...], tuple[str, ...]]  # values here, and values in the paper's setting
 Rows = Mapping[str, Sequence[tuple[Identity, Identity | None]]]
 """By label: the cells' runs, here and in the paper's setting."""

@@ -1,6 +1,5 @@
 """Samplers that draw clients uniformly, or visit each client once per pass."""
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import Neutral, PositiveShare
 from flnl.core.streams import stream
 from flnl.numerics.rounding import cohort_size
-
-log = logging.getLogger(__name__)
 
 
 def draw_clients(sampling: Sampling, candidates: Sequence[int], count: int) -> list[int]:
