@@ -21,7 +21,7 @@ def parser() -> Parser:
         prog="flnl doctor",
         description="Say what this machine has; on a GPU, compare short runs with the CPU's; time training.",
         epilog="Exit code 1: something will not work, or the GPU does not compute what the CPU computes. The times are "
-        "kept for flnl tables plan.",
+        "kept: flnl tables plan tells hours by them; with --jobs, sweeps and tables run as many at once as train most.",
     )
     options.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda; by default auto")
     options.add_argument("--quick", action="store_true", help="leave out the timing")
@@ -31,7 +31,7 @@ def parser() -> Parser:
     options.add_argument(
         "--jobs",
         action="store_true",
-        help="time 1, 2, 4 ... runs at once on the GPU, until more train no more images; sweeps then run that many",
+        help="time 1, 2, 4 ... runs at once on the GPU, until more train no more images; this takes minutes a network",
     )
     return options
 
