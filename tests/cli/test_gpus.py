@@ -99,6 +99,15 @@ def test_gpus_that_the_user_has_chosen_are_shared_out(
     assert names(Share.of({"cpu", "cuda"}, 9, -1), 2) == ["2", "3"]
 
 
+def test_more_than_one_at_a_time_needs_jobs_that_take_any_gpu(gpus: Callable[[int], None]) -> None:
+    gpus(2)
+    assert Share.of({"cuda"}, 9, -1, lambda kind: 3).workers == 6
+    for devices in ({"cuda:0", "cuda:1"}, {"cuda", "cuda:1"}, {"cuda", "cpu"}):
+        assert Share.of(devices, 9, -1, lambda kind: 3).workers == 2
+    best = Share.of({"cuda"}, 9, -1, lambda kind: 1).told(9)  # nothing to try: it was measured
+    assert best == "9 jobs on 2 GPUs, 1 at a time on each"
+
+
 def test_jobs_that_name_their_gpus_see_all(gpus: Callable[[int], None]) -> None:
     gpus(4)
     one, two = Share.of({"cuda:3"}, 6, -1), Share.of({"cuda:3", "auto"}, 6, -1)
@@ -221,7 +230,8 @@ def test_a_sweep_runs_as_many_jobs_on_a_gpu_as_the_doctor_found_best(
     for words, expected in (
         ((), "up to 3 at a time on each"),
         (("hydra.launcher.n_jobs=4",), "2 at a time on each"),
-        (("train.batch_size=10,64",), "1 at a time on each"),
+        (("train.batch_size=10,64",), f"1 at a time on each; hydra.launcher.n_jobs=4 {HINT}"),
+        (("cache=elsewhere",), "up to 3 at a time on each"),  # of federations; the doctor has its own
     ):
         seeds = "seed=1,2,3,4,5"
         assert f" jobs on 2 GPUs, {expected}" in command(*FEDAVG, seeds, *JOBLIB, *words).err

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flnl.commands import guard
-from flnl.config import compose
 from flnl.console.cores import usable_cores
 from flnl.console.shell import joined
 from flnl.console.terminal import duration, print_line
@@ -29,7 +28,7 @@ from flnl.instruments.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS
 from flnl.instruments.tables.run_record import RUNS
 from flnl.instruments.tables.table import Table
 from flnl.instruments.tune.scores import MEASURES, ON_TEST_SET
-from flnl.run.paces_here import paces_here
+from flnl.run.paces_here import kept_in, paces_here
 from flnl.storage.output_file import check_folder, check_output, write_output
 
 if TYPE_CHECKING:
@@ -131,13 +130,9 @@ def print_outline(request: Request) -> None:
     print(f"at most {runs} different runs are behind them; no estimate: flnl doctor times the papers' networks")
 
 
-def _cache() -> Path:
-    return Path(compose.load([]).cache).expanduser()
-
-
 def _cost(plan: Plan) -> str:
     """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
-    cores, doctor = usable_cores(), paces_here(_cache())
+    cores, doctor = usable_cores(), paces_here(kept_in())
 
     def on_cpu(seconds: float) -> str:
         parallel = f" ({duration(seconds / cores)} on {cores} cores)" if cores > 1 else ""
@@ -340,7 +335,7 @@ def command(arguments: Sequence[str]) -> None:
     if request.verb == "list":
         print_tables(request.tables)
     elif request.verb == "plan":
-        if request.may_be_outlined and not paces_here(_cache()).values:
+        if request.may_be_outlined and not paces_here(kept_in()).values:
             print_outline(request)
         else:
             print_plan(request.plan)

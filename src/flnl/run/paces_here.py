@@ -17,6 +17,11 @@ from flnl.storage.paces import Pace, Paces
 FILE = CONF / "doctor" / "cards.yaml"
 
 
+def kept_in() -> Path:
+    """The folder in which ``flnl doctor`` keeps what it times."""
+    return Path(compose.load([]).cache).expanduser()
+
+
 def cards_here(kind: str = "cuda") -> set[str]:
     """The names of this machine's GPUs."""
     if "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists() and shutil.which("nvidia-smi") is None:

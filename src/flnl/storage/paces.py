@@ -6,8 +6,10 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from filelock import FileLock
+from pydantic import Field, TypeAdapter
 
 from flnl.storage.input_file import read_json_file
 from flnl.storage.output_file import write_output
@@ -32,9 +34,9 @@ class Pace:
     batch: int
     device: str  # name of the GPU, or of the processor
     gpu: bool
-    seconds: float  # of a pass over all training images
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a pass over all training images
     precision: str = "32"  # early files lack it
-    runs: int = 1  # at once on the GPU, a process each, which share the pass; early files lack it
+    runs: Annotated[int, Field(gt=0)] | None = None  # as many at once on the GPU share the pass; None: timed alone
 
     @property
     def kind(self) -> Kind:
@@ -53,7 +55,7 @@ class Paces:
         """Those kept in ``folder``; none if there is no such file, or if another version has written it."""
         try:
             text = read_json_file(folder / NAME)
-            return cls(tuple(Pace(**row) for row in text["paces"])) if text["format"] == FORMAT else cls()
+            return cls(_ROWS.validate_python(text["paces"])) if text["format"] == FORMAT else cls()
         except (OSError, ValueError, LookupError, TypeError):
             return cls()
 
@@ -69,23 +71,35 @@ class Paces:
         with FileLock(folder / LOCK, timeout=SECONDS):
             cls.load(folder).including(new).save(folder)
 
-    def runs_at_once(self, kinds: Collection[Kind], gpus: Collection[str]) -> int:
+    def runs_at_once(self, kinds: Collection[Kind], gpus: Collection[str]) -> int | None:
         """How many runs of these kinds at once train most on GPUs of these names: the fewest that come near the most.
 
-        It is 1 if a kind was not timed on one of them, and the smallest number if they differ.
+        It is the smallest number if they differ, and None if one was not timed.
         """
         best = []
         for kind in kinds:
             for gpu in gpus:
-                seconds = {pace.runs: pace.seconds for pace in self.values if (pace.kind, pace.device) == (kind, gpu)}
-                least = min(seconds.values(), default=0.0)
-                best.append(min((runs for runs, took in seconds.items() if took <= NOISE * least), default=1))
-        return min(best, default=1)
+                of = [pace for pace in self.values if (pace.kind, pace.device) == (kind, gpu)]
+                seconds = {pace.runs: pace.seconds for pace in of if pace.runs is not None}
+                if not seconds:
+                    return None
+                least = min(seconds.values())
+                best.append(min(runs for runs, took in seconds.items() if took <= NOISE * least))
+        return min(best, default=None)
 
     def including(self, new: Sequence[Pace]) -> Paces:
-        """With ``new`` in place of earlier ones of the same training on the same device."""
+        """With ``new`` in place of earlier ones of the same training on the same device.
+
+        That of one run at once begins a measurement, so it takes the place of all earlier numbers of runs.
+        """
         fresh = {replace(pace, seconds=0.0) for pace in new}
-        return Paces((*(pace for pace in self.values if replace(pace, seconds=0.0) not in fresh), *new))
+        begun = {_alone(pace) for pace in new if pace.runs == 1}
+
+        def stays(pace: Pace) -> bool:
+            measured_again = pace.runs is not None and _alone(pace) in begun
+            return replace(pace, seconds=0.0) not in fresh and not measured_again
+
+        return Paces((*filter(stays, self.values), *new))
 
     def save(self, folder: Path) -> None:
         """Write the file into ``folder``.
@@ -96,3 +110,11 @@ class Paces:
         folder.mkdir(parents=True, exist_ok=True)
         text = {"format": FORMAT, "paces": [asdict(pace) for pace in self.values]}
         write_output(folder / NAME, (json.dumps(text, indent=1) + "\n").encode())
+
+
+_ROWS = TypeAdapter(tuple[Pace, ...])
+
+
+def _alone(pace: Pace) -> Pace:
+    """What was trained, and where, by one run."""
+    return replace(pace, seconds=0.0, runs=None)

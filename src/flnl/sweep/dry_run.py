@@ -26,7 +26,7 @@ from flnl.core.errors import UserError
 from flnl.record.run import RunRecord
 from flnl.run import budget
 from flnl.run.folder import chosen, refusal
-from flnl.run.paces_here import cards_here, paces_here
+from flnl.run.paces_here import cards_here, kept_in, paces_here
 from flnl.storage.paces import Kind, Paces
 from flnl.sweep import launchers, supervisor
 from flnl.sweep.gpus import Share
@@ -195,10 +195,10 @@ def _short(folder: Path) -> str:
 def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
     """How long the runs take at least, one after the other, from what was timed here or on such a GPU."""
     if paces is None:
-        paces = paces_here(Path(compose.load([]).cache).expanduser())
+        paces = paces_here(kept_in())
     seconds, unknown = 0.0, []
     for run in runs:
-        near = [p for p in paces.values if p.kind[:3] == run.kind[:3] and p.gpu == run.gpu and p.runs == 1]
+        near = [p for p in paces.values if p.kind[:3] == run.kind[:3] and p.gpu == run.gpu and p.runs in (None, 1)]
         same = [pace.seconds for pace in near if pace.batch == run.kind[3]] or [pace.seconds for pace in near]
         if same:
             seconds += median(same) * run.passes
@@ -224,9 +224,8 @@ def _launched(chosen: DictConfig, runs: Sequence[Planned]) -> str:
     workers = chosen.launcher.get("n_jobs")
     at_once = f"{workers} at once" if workers else "as many at once as there are cores"
 
-    def each(kind: str) -> int:
-        timed = Paces.load(Path(compose.load([]).cache).expanduser())
-        return timed.runs_at_once({run.kind for run in runs}, cards_here(kind))
+    def each(kind: str) -> int | None:
+        return Paces.load(kept_in()).runs_at_once({run.kind for run in runs}, cards_here(kind))
 
     if workers and (share := Share.of({run.device for run in runs}, len(runs), workers, each)).gpus:
         at_once = share.told(len(runs))

@@ -29,16 +29,23 @@ class Share:
     gpus: tuple[str, ...]  # as CUDA_VISIBLE_DEVICES names them, or as jobs do; none if all are on the CPU
     kind: str | None  # of device, if each worker sees one of them alone; None if jobs name theirs, as in device=cuda:1
     workers: int
+    measured: bool = False  # that so many jobs at once train most
 
     @classmethod
-    def of(cls, devices: Collection[str], jobs: int, n_jobs: int, each: Callable[[str], int] = lambda kind: 1) -> Share:
+    def of(
+        cls,
+        devices: Collection[str],
+        jobs: int,
+        n_jobs: int,
+        each: Callable[[str], int | None] = lambda kind: None,
+    ) -> Share:
         """The share of ``jobs`` jobs on ``devices``, values of ``device``.
 
         Args:
             devices: the values.
             jobs: their number.
-            n_jobs: how many run at once; -1 stands for ``each`` on each GPU.
-            each: how many at a time train most on a GPU of this kind of device.
+            n_jobs: how many run at once; -1 stands for ``each`` on each GPU, if all jobs take any of them.
+            each: how many at a time train most on a GPU of this kind of device; None, for one, if nobody knows.
 
         Raises:
             UserError: if there is no such device.
@@ -51,8 +58,10 @@ class Share:
         there = next((place.type for place in placed.values()), None)
         kind = None if any(":" in device for device in placed) else there
         gpus = sorted({str(place) for place in placed.values()}) if kind is None else visible(kind)
-        workers = len(gpus) * each(there) if there and n_jobs == -1 else effective_n_jobs(n_jobs)
-        return cls(tuple(gpus), kind, min(workers, jobs))
+        if there is None or n_jobs != -1:
+            return cls(tuple(gpus), kind, min(effective_n_jobs(n_jobs), jobs))
+        best = each(there) if kind is not None and len(placed) == len(set(devices)) else None
+        return cls(tuple(gpus), kind, min(len(gpus) * (best or 1), jobs), best is not None)
 
     def environment(self, worker: int) -> Mapping[str, str]:
         """What a worker has in its environment besides what this process has."""
@@ -77,7 +86,7 @@ class Share:
         most = ceil(self.workers / used)
         text = f"{jobs} job{'s' * (jobs > 1)} on {used} GPU{'s' * (used > 1)}, "
         text += f"{'up to ' * (self.workers % used > 0)}{most} at a time{' on each' * (used > 1)}"
-        if most == 1 and jobs > self.workers:
+        if most == 1 and jobs > self.workers and not self.measured:
             text += f"; hydra.launcher.n_jobs={2 * used} would run 2, flnl doctor --jobs measures how many are best"
         elif most > 1 and not Path(os.environ.get(MPS, MPS_HERE), "control").exists():
             text += "; they take turns there: nvidia-cuda-mps-control -d lets their kernels run side by side"

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.config.override_text import key_of
 from flnl.console.terminal import print_line
 from flnl.run.budget import training_kind
-from flnl.run.paces_here import cards_here
+from flnl.run.paces_here import cards_here, kept_in
 from flnl.storage.paces import Paces
 from flnl.sweep.gpus import Share, seen
 from flnl.sweep.job import end_with
@@ -45,6 +45,7 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
     """
 
     _told = False  # of GPUs; a sweeper that optimises launches many times
+    _cards: set[str] | None = None  # the GPUs' names, once somebody has looked
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the jobs, each in the next free worker; return their results in order.
@@ -60,10 +61,7 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
         jobs = list(enumerate(job_overrides, initial_job_idx))
         n_jobs = self.joblib.get("n_jobs", -1)
         share = Share.of(
-            {str(cfg.device) for cfg in self._different(job_overrides, "device".__eq__)},
-            len(jobs),
-            n_jobs,
-            lambda kind: self._at_once(job_overrides, kind),
+            self._devices(job_overrides), len(jobs), n_jobs, lambda kind: self._at_once(job_overrides, kind)
         )
         if share.gpus and not self._told:
             self._told = True
@@ -80,23 +78,27 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
                 raise
         return [crew.results[number] for number, _ in jobs]
 
-    def _at_once(self, job_overrides: Sequence[Sequence[str]], kind: str) -> int:
-        """How many of these jobs at once train most on each GPU, as far as the doctor has measured it here."""
-        assert self.config is not None
-        timed = Paces.load(Path(self.config.cache).expanduser())
-        if all(pace.runs == 1 for pace in timed.values):
-            return 1
+    def _devices(self, jobs: Sequence[Sequence[str]]) -> set[str]:
+        """The values of ``device`` of the jobs; those that override it alike are composed once."""
+        different = {tuple(one for one in job if key_of(one) == "device"): job for job in jobs}
+        return {str(self._composed(job).device) for job in different.values()}
+
+    def _at_once(self, jobs: Sequence[Sequence[str]], kind: str) -> int | None:
+        """How many of these jobs at once train most on each GPU; None if the doctor has not measured it here."""
+        timed = Paces.load(kept_in())
+        if all(pace.runs is None for pace in timed.values):
+            return None
         kinds = set()
-        for cfg in self._different(job_overrides, "seed".__ne__):
+        for cfg in map(self._composed, jobs):
             trained = {name: OmegaConf.to_container(cfg[name], resolve=True) for name in ("dataset", "model", "train")}
             kinds.add(training_kind({**trained, "precision": cfg.precision}))
-        return timed.runs_at_once(kinds, set().union(*seen(cards_here, kind)))
+        if self._cards is None:
+            self._cards = set().union(*seen(cards_here, kind))
+        return timed.runs_at_once(kinds, self._cards)
 
-    def _different(self, jobs: Sequence[Sequence[str]], matters: Callable[[str], bool]) -> list[DictConfig]:
-        """The configurations of the jobs; of those that are alike in all overrides that matter, one."""
-        different = {tuple(one for one in job if matters(key_of(one))): job for job in jobs}
-        loader = self.hydra_context.config_loader
-        return [loader.load_sweep_config(self.config, list(job)) for job in different.values()]
+    def _composed(self, job: Sequence[str]) -> DictConfig:
+        cfg: DictConfig = self.hydra_context.config_loader.load_sweep_config(self.config, list(job))
+        return cfg
 
 
 @dataclass

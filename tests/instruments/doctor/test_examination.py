@@ -1,5 +1,6 @@
 """``flnl doctor``: what it says of a machine, what it times, and what the tables make of it."""
 
+import json
 import math
 import os
 import platform
@@ -227,7 +228,10 @@ def test_the_plan_and_the_doctor_tell_the_minutes_of_a_known_gpu(
 
 
 def test_a_damaged_file_of_paces_is_as_none(tmp_path: Path) -> None:
-    for text in ("", "{}", '{"format": 99, "paces": []}', '{"format": 1, "paces": [{"seconds": 1}]}'):
+    row = {"dataset": "digits", "model": "cnn", "batch": 10, "device": "A", "gpu": True, "seconds": 1.0}
+    wrong = ({**row, "runs": 0}, {**row, "runs": "x"}, {**row, "seconds": 0}, {**row, "batch": None}, {"seconds": 1})
+    rows = [json.dumps({"format": 1, "paces": [one]}, allow_nan=True) for one in wrong]
+    for text in ("", "{}", '{"format": 99, "paces": []}', '{"format": 1, "paces": 3}', *rows):
         (tmp_path / "paces.json").write_text(text)
         assert Paces.load(tmp_path) == Paces()
 
@@ -257,7 +261,7 @@ def test_a_network_that_fails_does_not_keep_the_others_from_it(
         doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
     assert left.value.code == 1
     out = capsys.readouterr().out
-    assert "LeNet-5 on CIFAR-10, batches of 10: RuntimeError: no kernel image is available\n" in out
+    assert "LeNet-5 on CIFAR-10, batches of 10, precision=32: RuntimeError: no kernel image is available\n" in out
     assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["VGG11(dropout=0.5)"]
 
 
@@ -308,10 +312,11 @@ def test_more_runs_at_once_are_timed_until_they_train_no_more(monkeypatch: pytes
     timed = [*timing.timings("sim", "a GPU", [setting], at_once=True)]
     assert [(one.precision, one.runs) for one in timed] == [(p, n) for p in ("32", "bf16") for n in (1, 2, 4, 8)]
     paces = [one.pace for one in timed if one.pace is not None]
-    assert [pace.seconds for pace in paces[:4]] == [50_000 / images_a_second[pace.runs] for pace in paces[:4]]
+    assert [pace.seconds for pace in paces[:4]] == [50_000 / images_a_second[pace.runs or 0] for pace in paces[:4]]
     assert Paces(paces).runs_at_once({paces[0].kind, paces[4].kind}, {"a GPU"}) == 4
     images_a_second[4] = 193.0  # which is no more than two had, so two are best
     assert [rate.runs for rate in at_once.rates(setting, "sim", 32)] == [1, 2, 4]
+    assert {one.pace.runs for one in timing.known(Paces(paces), "a GPU", [setting]) if one.pace} == {1, 2, 4, 8}
     del images_a_second[4]
 
     def full(runs: int, *_: object) -> networks.Rate:
@@ -382,6 +387,22 @@ def test_the_runs_at_once_are_those_that_were_timed_with_this_training_on_these_
     cnn, mlp = ("digits", "cnn", "32", 10), ("digits", "mlp", "32", 10)
     assert known.runs_at_once({cnn}, {"A"}) == 2  # 4 is within noise of it
     assert known.runs_at_once({cnn, mlp}, {"A"}) == 1
-    assert known.runs_at_once({cnn}, {"A", "B"}) == known.runs_at_once({("digits", "cnn", "bf16", 10)}, {"A"}) == 1
-    assert known.runs_at_once(set(), {"A"}) == known.runs_at_once({cnn}, set()) == 1
-    assert len(known.including([pace(2, 3.0)]).values) == len(known.values)
+    assert known.runs_at_once({cnn}, {"A", "B"}) is None
+    assert known.runs_at_once({("digits", "cnn", "bf16", 10)}, {"A"}) is None
+    assert known.runs_at_once(set(), {"A"}) is known.runs_at_once({cnn}, set()) is None
+    alone = Pace("digits", "cnn", 10, "A", True, 1.0)  # in another way, so it says nothing of the others
+    assert known.including([alone]).runs_at_once({cnn}, {"A"}) == 2
+    assert Paces((alone,)).runs_at_once({cnn}, {"A"}) is None
+
+
+def test_a_measurement_of_runs_at_once_takes_the_place_of_the_one_before() -> None:
+    """It may have stopped at fewer runs, as where processes take turns now, or the memory is too small."""
+
+    def pace(runs: int | None, seconds: float, model: str = "cnn") -> Pace:
+        return Pace("digits", model, 10, "A", True, seconds, runs=runs)
+
+    others = pace(None, 9.0), pace(8, 1.0, "mlp")
+    known = Paces((*others, *(pace(n, 10.0 / n) for n in (1, 2, 4, 8))))
+    for runs, seconds in ((1, 10.0), (2, 9.9)):
+        known = known.including([pace(runs, seconds)])
+    assert known.values == (*others, pace(1, 10.0), pace(2, 9.9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -14,6 +15,7 @@ import torch
 from flnl.console.cores import usable_cores
 from flnl.instruments.doctor.networks import Rate, Setting, Trainer
 from flnl.storage.paces import NOISE
+from flnl.sweep.job import end_with
 
 SECONDS = 5.0
 """For which all of them train at least."""
@@ -41,7 +43,7 @@ def together(runs: int, setting: Setting, device: str, precision: int | str) -> 
         Exception: what a run raises, as where the memory is too small.
     """
     context = get_context("spawn")  # a process that has used a GPU cannot be forked
-    shared = context.Barrier(runs), context.Value("i", runs), torch.get_num_threads()
+    shared = context.Barrier(runs), context.Value("i", runs), torch.get_num_threads(), os.getpid()
     with ProcessPoolExecutor(runs, mp_context=context, initializer=_begin, initargs=shared) as pool:
         done = [pool.submit(_rate, setting, device, precision, SECONDS) for _ in range(runs)]
         errors = [error for one in done if (error := one.exception()) is not None]
@@ -55,7 +57,8 @@ _shared: list[Any] = []
 """Of a run's process: the barrier at which all wait until they can train, and the number that have not finished."""
 
 
-def _begin(ready: Any, unfinished: Any, threads: int) -> None:
+def _begin(ready: Any, unfinished: Any, threads: int, parent: int) -> None:
+    end_with(parent)
     _shared[:] = ready, unfinished
     torch.set_num_threads(threads)
 

@@ -52,15 +52,16 @@ def examine(device: str, *, quick: bool, at_once: bool, wanted: Sequence[Setting
     place = placement_for(device, 32).device
     if at_once and place.type == "cpu":
         raise UserError("--jobs is about a GPU; on a CPU a sweep runs as many jobs at once as there are cores")
+    where = str(place) if place.index else place.type
     console = Console()
     rows = list(surroundings(cfg, "cuda" if place.type == "cpu" else place.type))
     console.print(_facts(rows))
     good = not any(row.problem for row in rows)
     if place.type != "cpu":
-        good = _compare(console, place.type) and good
+        good = _compare(console, where) and good
     cache, name = Path(cfg.cache).expanduser(), _name(place)
     if not quick:
-        return _time(console, place, name, wanted, cache, at_once=at_once) and good
+        return _time(console, where, name, wanted, cache, at_once=at_once) and good
     if place.type != "cpu" and (before := known(paces_here(cache, {name}), name, wanted)):
         console.print(_times(f"local training on {name}, as measured before", before))
     return good
@@ -107,17 +108,15 @@ def _compare(console: Console, device: str) -> bool:
     return all(one.agrees for one in results)
 
 
-def _time(
-    console: Console, place: torch.device, name: str, wanted: Sequence[Setting], cache: Path, *, at_once: bool
-) -> bool:
+def _time(console: Console, device: str, name: str, wanted: Sequence[Setting], cache: Path, *, at_once: bool) -> bool:
     """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
-    threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if place.type == "cpu" else ""
+    threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if device == "cpu" else ""
     print_line(f"timing {len(wanted)} networks; --quick leaves this out", to=sys.stderr)
     timed: list[Timed] = []
     lost = ""  # why the times were not kept
     with _busy(console) as progress:
         task = progress.add_task("timing")
-        for one in timings(place.type, name, wanted, at_once=at_once):
+        for one in timings(device, name, wanted, at_once=at_once):
             timed.append(one)
             if one.pace is not None and not lost:
                 try:  # at once, so that it is not lost if the doctor is stopped
@@ -130,7 +129,8 @@ def _time(
     console.print(_times(f"local training on {name}{threads}", timed))
     for one in timed:
         if one.error:
-            print_line(f"{one.setting.title}, batches of {one.batch}: {one.error}")
+            several = f", {one.runs} runs at once" * (one.runs > 1)
+            print_line(f"{one.setting.title}, batches of {one.batch}, precision={one.precision}{several}: {one.error}")
     if lost:
         print_line(f"PROBLEM: the times could not be kept for flnl tables plan: {lost}")
     elif any(one.pace is not None for one in timed):
@@ -148,7 +148,7 @@ def _times(title: str, timed: Sequence[Timed]) -> Table:
     what = "network and data", "batch", "precision", *["runs"] * several
     for column in (*what, "images a second", "a pass", methods, "clients"):
         left, whole = column in ("network and data", "clients"), column == "images a second"
-        table.add_column(column, justify="left" if left else "right", no_wrap=whole)
+        table.add_column(column, justify="left" if left else "right", no_wrap=whole, overflow="fold")
     for one in timed:
         row = one.setting.title, str(one.batch), one.precision, *[str(one.runs)] * several
         if one.pace is None:

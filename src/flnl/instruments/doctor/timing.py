@@ -34,7 +34,7 @@ class Timed:
 def timings(device: str, name: str, chosen: Sequence[Setting], *, at_once: bool = False) -> Iterator[Timed]:
     """Time every setting on ``device``, whose name is ``name``; one that fails does not keep the others from it.
 
-    With ``at_once`` also several runs at once, until more of them train no more images.
+    With ``at_once`` runs at once in place of one: 1, 2, 4, ... until more of them train no more images.
     """
     for setting, precision in product(chosen, precisions(device)):
         row = setting, setting.kind[2], str(precision)
@@ -42,7 +42,8 @@ def timings(device: str, name: str, chosen: Sequence[Setting], *, at_once: bool 
         try:
             for rate in rates(setting, device, precision) if at_once else [alone(setting, device, precision)]:
                 seconds = setting.images / rate.images_a_second
-                pace = Pace(*setting.kind, name, device != "cpu", seconds, str(precision), rate.runs)
+                at = rate.runs if at_once else None
+                pace = Pace(*setting.kind, name, device != "cpu", seconds, str(precision), at)
                 yield Timed(*row, pace, rate.runs, rate.stacked)
                 runs = 2 * rate.runs
         except torch.OutOfMemoryError:
@@ -66,7 +67,7 @@ def precisions(device: str) -> Sequence[int | str]:
 def known(paces: Paces, name: str, chosen: Sequence[Setting]) -> list[Timed]:
     """What of the settings was measured before on GPUs of this ``name``."""
     return [
-        Timed(setting, pace.batch, pace.precision, pace, pace.runs, stacked=True)
+        Timed(setting, pace.batch, pace.precision, pace, pace.runs or 1, stacked=True)
         for setting in chosen
         for pace in paces.values
         if (pace.dataset, pace.model, pace.batch, pace.device) == (*setting.kind, name)
