@@ -1,6 +1,7 @@
 """Images a second of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, way after way.
 
-``python -m bench.gpu [--setting lenet5] [--seconds 5] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
+``python -m bench.gpu [--setting lenet5] [--seconds 5] [--minutes 4.5] [--ways A;B] [--out FILE] [--profile]``
+(``--device cpu --tiny`` tries it out)
 
 All ways run in one process, on images in device memory. Only local training is measured, without evaluation,
 aggregation and logging. The report is written anew after each way; a way that fails is reported, and the others go on.
@@ -117,7 +118,7 @@ def _of_a_gpu(cohort: int) -> list[Way]:
         Way("hand", "fp32", "contiguous"),
         *(Way("branches", p, layout, cohort) for p, layout in LAYOUTS),
         *(Way("branches", p, layout, cohort, True) for p, layout in LAYOUTS),
-        Way("branches", "bf16", "contiguous", cohort),
+        *(Way("branches", p, "contiguous", cohort) for p in ("bf16", "tf32")),
         *(Way("graphs", p, layout, 1) for p, layout in LAYOUTS),
         Way("graphs", "bf16", "channels_last", 1, True),
         Way("stack", "bf16", "channels_last", cohort),
@@ -289,10 +290,15 @@ class Bench:
         return f"{about}\n\n{table(head, cells)}"
 
 
-def measure(chosen: dict[str, Way], bench: Bench, tell: Callable[[str], object]) -> Iterator[dict[str, Measured]]:
-    """What is known so far, by way: after each way."""
+def measure(
+    chosen: dict[str, Way], bench: Bench, tell: Callable[[str], object], until: float = float("inf")
+) -> Iterator[dict[str, Measured]]:
+    """What is known so far, by way: after each way, of which none but the first begins after ``until`` (monotonic)."""
     results: dict[str, Measured] = {}
     for name, way in chosen.items():
+        if results and time.monotonic() > until:
+            tell(f"no time for {'; '.join(other for other in chosen if other not in results)}: --minutes gives more")
+            return
         try:
             results[name] = one = bench.measured(way)
             tell(f"{name}: {one.rate:,.0f} images a second, {time_of(one.recording)} to start and record")
@@ -332,6 +338,9 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
     parser.add_argument("--setting", choices=tuple(SETTINGS), default="fedcorr", help="model, clients and batches")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each way, after its first rounds")
+    parser.add_argument(
+        "--minutes", type=float, default=4.5, help="after which no way begins; the telling ones are first"
+    )
     parser.add_argument(
         "--ways",
         metavar="A;B",
@@ -377,7 +386,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
         text = markdown(results, selected, bench, about, profile)
         out.write_text(text)  # each time, so that a stop loses one way
 
-    for known in measure(selected, bench, tell):
+    for known in measure(selected, bench, tell, began + 60 * options.minutes):
         results = known
         write()
     if options.profile and any(one.rates for one in results.values()):

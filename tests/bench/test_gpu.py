@@ -62,6 +62,16 @@ def test_every_way_of_a_gpu_is_measured_in_the_layout_that_runs_take() -> None:
     assert next(iter(ways)) == "hand, fp32, contiguous"
 
 
+def test_no_way_but_the_first_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.Bench, "measured", lambda bench, way: gpu.Measured(rates=(1.0,)))
+    bench, told = gpu.Bench(gpu.TINY, torch.device("cpu"), 0.1), list[str]()
+    chosen = dict([*gpu.ways(10, "cpu").items()][:3])
+    first, *others = chosen
+    assert [[*known] for known in gpu.measure(chosen, bench, told.append, until=0.0)] == [[first]]
+    assert told[-1] == f"no time for {'; '.join(others)}: --minutes gives more"
+    assert [*gpu.measure(chosen, bench, told.append)][-1].keys() == chosen.keys()
+
+
 def test_a_whole_name_chooses_one_way_and_the_beginning_of_names_several() -> None:
     ways = gpu.ways(10)
     first, plain = "hand, fp32, contiguous", "branches of 10, bf16, channels_last"
