@@ -89,6 +89,21 @@ def test_clients_that_end_leave_idle_branches_or_a_smaller_graph(
     assert len(recorder.tapes) == recorded
 
 
+def test_a_round_waits_once_for_what_its_clients_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, and whether models are finite, are read for all branches at once, not for each."""
+    read, tolist = list[torch.Size](), Tensor.tolist
+
+    def counted(tensor: Tensor) -> Any:
+        if tensor.is_floating_point():
+            read.append(tensor.shape)
+        return tolist(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    net = network(mlp(4, 3), precision=32)
+    rounds(net, job(), test_graph.Recorder().graphs, way=train_apart, sizes=(24,) * 5, count=2)
+    assert read == [(5, 2)] * 2
+
+
 def test_what_a_branch_held_is_never_read_again() -> None:
     for name, work in RECORDED.items():
         net, recorder = network(mlp(4, 3, norm=name == "mixup"), precision=32), test_graph.Recorder()

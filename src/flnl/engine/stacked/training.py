@@ -116,7 +116,9 @@ def _together(stacks: Sequence["_Stack"], graphs: Graphs) -> list[list[Fit] | No
         for k, stack in enumerate(stacks):
             if k not in turns.refused:  # such a stack's clients are trained, and counted, again
                 stack.network.meter.add(stack.tally)
-        return [turns.refused.get(k) or stack.fits() for k, stack in enumerate(stacks)]
+        ends = [stack.outcome() for k, stack in enumerate(stacks) if k not in turns.refused]
+        outcomes = iter(torch.cat(ends).tolist() if ends else [])  # a device is waited for once
+        return [turns.refused.get(k) or stack.fits(outcomes) for k, stack in enumerate(stacks)]
     finally:
         for stack in stacks[:1]:
             stack.many.release()
@@ -536,18 +538,22 @@ class _Stack:
 
     # ------------------------------------------------------------------------------------------------------- results
 
-    def fits(self) -> list[Fit]:
-        """Each client's fit, by rank."""
+    def outcome(self) -> Tensor:
+        """The sum of each client's losses, and 1 if its parameters are finite, else 0: float64 [K, 2], by rank."""
+        return torch.stack([self.losses, _finite(self._parameters_by_client()).double()], dim=1)
+
+    def fits(self, outcomes: Iterator[Sequence[float]]) -> list[Fit]:
+        """Each client's fit, by rank, with the next of ``outcomes``."""
         params = self._parameters_by_client()
         momenta = as_kept(self._buffers_by_client()) if self.job.training.keep_momentum else None
-        finite, losses = _finite(params).tolist(), self.losses.tolist()
         states = self.objective.finished()
         own = _of if len(self.tasks) > 1 else _of_one
         fits = []
         for k, steps in enumerate(self.steps):
+            losses, finite = next(outcomes)
             trained, momentum = own(k, params), None if momenta is None else own(k, momenta)
-            loss = losses[k] / max(steps, 1)
-            fits.append(Fit(trained, states[k], loss, steps, finite[k], self.job.training.lr, momentum))
+            loss = losses / max(steps, 1)
+            fits.append(Fit(trained, states[k], loss, steps, finite == 1, self.job.training.lr, momentum))
         return fits
 
     def _parameters_by_client(self) -> Params:
