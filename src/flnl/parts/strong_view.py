@@ -143,8 +143,10 @@ def _histogram(levels: Tensor) -> Tensor:
     if levels.device.type == "cpu":
         none = torch.zeros_like(levels[..., :1]).expand(*levels.shape[:2], TOP + 1)
         return none.scatter_add(2, levels, torch.ones_like(levels))
-    edges = torch.arange(TOP + 2, device=levels.device).expand(*levels.shape[:2], TOP + 2)
-    return torch.searchsorted(levels.sort(2).values, edges.contiguous()).diff(dim=2)  # a scattered sum waits there
+    # by sorting, since a scattered sum waits there; the same edges for each row, contiguous under vmap, too
+    edges = torch.arange(TOP + 2, device=levels.device) + torch.zeros_like(levels[..., :1])
+    rows = levels.sort(2).values, edges
+    return torch.searchsorted(*(row.clone(memory_format=torch.contiguous_format) for row in rows)).diff(dim=2)
 
 
 def _equalised(pixels: Tensor) -> Tensor:
