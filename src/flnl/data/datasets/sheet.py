@@ -81,6 +81,7 @@ class Sheet:
         chosen = [("label", self.label), ("truth", self.truth), ("client", self.client)]
         chosen += [*(("text", one) for one in inputs), *(("leave_out", one) for one in left_out)]
         named = [(key, one) for key, one in chosen if one is not None]
+        named_columns = {one for _, one in named}
         read = self._read(named)
         right = self.label if self.truth is None else self.truth
         read = {**read, **{one: named_classes(read[one], told) for one in (self.label, right)}}
@@ -91,7 +92,7 @@ class Sheet:
             train, test = taken(read, kept), taken(read, tested)
         else:
             train, test = read, read_columns(root / Path(self.test).expanduser(), of_test)
-            used = inputs or [one for one in read if one not in {one for _, one in named}]
+            used = inputs or [one for one in read if one not in named_columns]
             if missing := [one for one in (*used, right) if one not in test]:
                 raise UserError(f"{of_test} has no column {missing[0]!r}, which dataset.file has")
             test = {**test, right: named_classes(test[right], of_test)}
@@ -134,9 +135,10 @@ class Sheet:
                 file, other = told.removeprefix("dataset.file: "), "; null if there is none" * (key == "truth")
                 raise UserError(f"dataset.{key}: {file} has no column {one!r}; it has {', '.join(read)}{other}")
         first, *others = read
-        rows = [*map(str, range(len(read[first])))]
-        index = UNNAMED.fullmatch(first) and [*read[first]] == rows and first not in {one for _, one in named}
-        return {one: read[one] for one in others} if index else read
+        if UNNAMED.fullmatch(first) is None or first in {one for _, one in named}:
+            return read
+        is_index = [*read[first]] == [*map(str, range(len(read[first])))]
+        return {one: read[one] for one in others} if is_index else read
 
     def _check_classes(self, classes: Sequence[str], rows: int) -> None:
         """Check that labels are classes, given the number of training ``rows``.
