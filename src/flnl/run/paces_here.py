@@ -11,7 +11,7 @@ import yaml
 
 from flnl.config import compose
 from flnl.config.folders import CONF
-from flnl.run.budget import dataset_name, model_name
+from flnl.run.budget import training_kind
 from flnl.storage.paces import Pace, Paces
 
 FILE = CONF / "doctor" / "cards.yaml"
@@ -52,7 +52,6 @@ def measured(cards: Collection[str]) -> Iterator[Pace]:
     for row in yaml.safe_load(FILE.read_text()) if cards else ():
         if row["card"] not in cards:
             continue
-        plain = compose.resolved(compose.load(row["overrides"]))
-        kind = dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
+        dataset, model, _, batch = training_kind(compose.resolved(compose.load(row["overrides"])))
         for precision, rate in row["images_a_second"].items():
-            yield Pace(*kind, row["card"], True, row["images"] / rate, str(precision))
+            yield Pace(dataset, model, batch, row["card"], True, row["images"] / rate, str(precision))

@@ -27,7 +27,7 @@ from flnl.engine.stacked.eligibility import why_not
 from flnl.engine.stacked.graph import LEAST
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.run.budget import dataset_name, model_name, passes
+from flnl.run.budget import passes, training_kind
 
 FILE = CONF / "doctor" / "networks.yaml"
 COHORT = 10
@@ -54,8 +54,8 @@ class Setting:
     @property
     def kind(self) -> tuple[str, str, int]:
         """Data set, network and batch size, as in a ``Pace``."""
-        plain = self.plain
-        return dataset_name(plain["dataset"]), model_name(plain["model"]), int(plain["train"]["batch_size"])
+        dataset, model, _, batch = training_kind(self.plain)
+        return dataset, model, batch
 
     @property
     def method(self) -> str:
