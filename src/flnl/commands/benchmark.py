@@ -3,13 +3,14 @@
     flnl benchmark list
     flnl benchmark run KEY=VALUE ... [--name NAME] [--trials N] [--tasks NAME,NAME | --tier S] [--config-dir DIR]
         [-- OVERRIDE ...]
-    flnl benchmark verify [--name NAME] [--tasks NAME,NAME | --tier S] [--draw WORD] [-- OVERRIDE ...]
+    flnl benchmark verify [--name NAME] [--tasks NAME,NAME | --tier S] [--draw WORD | --each] [--keep] [-- OVERRIDE ...]
     flnl benchmark render
 
 ``run`` makes the entry of a method, or adds to it what it lacks: the learning rate is chosen by held-out noisy labels
 under the tuning seeds, then run under the seeds of the scores. With ``--trials N`` a method's own constants that have
 several values are searched with it (ruleset B). ``verify`` makes one run of an entry again, which the
-date draws, and compares its numbers.
+date draws, and compares its numbers; with ``--each`` that of the first seed of every entry and task. ``--keep`` writes
+down what came out, from which the page has processor times: FedAvg's are made on the same machine.
 
 Exit codes of ``verify``: 0, all numbers are those of the entry; 1, some are not.
 """
@@ -39,8 +40,11 @@ from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
-from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Entry, claims, drawn
+from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
+from flnl.instruments.benchmark.reruns import Rerun, Reruns
 from flnl.instruments.tune.space import Space
+from flnl.record.run import RunRecord
+from flnl.record.trace import Trace
 from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
 
@@ -90,6 +94,16 @@ def parser() -> Parser:
     arguments.add_argument(
         "--draw", metavar="WORD", help="of verify: what draws the run that is made again; by default today's date"
     )
+    arguments.add_argument(
+        "--each",
+        action="store_true",
+        help="of verify: the first seed of every entry in every task (with --name of that one and of FedAvg)",
+    )
+    arguments.add_argument(
+        "--keep",
+        action="store_true",
+        help="of verify: write down what comes out, and leave out what this machine has made again before",
+    )
     arguments.add_argument("--version", metavar="VERSION", help="of the benchmark; by default the newest")
     arguments.add_argument(
         "--results", metavar="FOLDER", type=Path, default=RESULTS, help="by default results/benchmark"
@@ -118,8 +132,10 @@ def benchmark(arguments: Sequence[str]) -> bool:
         raise UserError(f"flnl benchmark {options.verb} takes no --trials; run does")
     if options.verb not in ("run", "verify") and (options.tasks or options.tier or options.config_dir):
         raise UserError(f"flnl benchmark {options.verb} takes no --tasks, --tier, --config-dir; run and verify do")
-    if options.verb != "verify" and options.draw:
-        raise UserError(f"flnl benchmark {options.verb} takes no --draw; verify does")
+    if options.verb != "verify" and (options.draw or options.each or options.keep):
+        raise UserError(f"flnl benchmark {options.verb} takes no --draw, --each, --keep; verify does")
+    if options.draw and options.each:
+        raise UserError("--draw chooses one run, and --each takes many: give one of them")
     if options.verb == "list":
         show(version, options.results)
     elif options.verb == "run":
@@ -253,38 +269,59 @@ def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[st
 
 
 def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> bool:
-    """Make one run of an entry again; return whether all its numbers are those of the entry.
+    """Make runs of entries again; return whether all their numbers are those of the entries.
 
     Raises:
-        UserError: if there is no such run, or it cannot be made here.
+        UserError: if there is no such run, or one cannot be made here.
     """
+    folder = options.results / version.version
     tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
-    entered = [one for one in entries.entries(version, options.results) if options.name in (None, one.name)]
+    names = {options.name, FEDAVG} if options.each else {options.name}
+    entered = [one for one in entries.entries(version, options.results) if not options.name or one.name in names]
     those = claims(version, entered, tasks)
-    if not those:
-        raise UserError(
-            f"{options.results / version.version} has no run of {options.name or 'an entry'} in these tasks"
-        )
-    claim = drawn(those, options.draw or date.today().isoformat())
-    print_line(f"{claim}: {shlex.join(['flnl', *claim.overrides])}")
+    if not {None, *(claim.entry for claim in those)} >= {options.name} or not those:
+        raise UserError(f"{folder} has no run of {options.name or 'an entry'} in these tasks")
+    if options.each:
+        those = [claim for claim in those if claim.seed == version.seeds[0]]
+    else:
+        those = [drawn(those, options.draw or date.today().isoformat())]
+    if options.keep:
+        check_folder(f"--results {options.results}", folder)
     pin()  # before torch is first imported
+    same = True
+    for number, claim in enumerate(those, 1):
+        if options.keep and Reruns.load(folder).has(claim.run, _machine()):
+            print_line(f"{claim}: this machine has made it again before")
+            continue
+        of = f"[{number}/{len(those)}] " if len(those) > 1 else ""
+        print_line(f"{of}{claim}: {shlex.join(['flnl', *claim.overrides])}")
+        rerun = _again(claim, search_path(options.config_dir), launching)
+        same &= not rerun.different
+        if options.keep:
+            Reruns.add(folder, rerun)
+    return same
+
+
+def _machine() -> str | None:
+    from flnl.run.record import environment
+
+    return environment().machine
+
+
+def _again(claim: Claim, own: Sequence[str], launching: Sequence[str]) -> Rerun:
+    """Make a run again, and print how its numbers compare."""
     from flnl.api.runs import run as trained
 
     quiet = ("wandb.mode=disabled", "figures=false", "products=false")
-    words = [*search_path(options.config_dir), *claim.overrides, *quiet]
     with tempfile.TemporaryDirectory() as folder:
-        metrics = trained([*words, f"output={folder}/run", *launching]).numbers
-    differences = [*claim.differences(metrics)]
-    print_line(f"{claim}: {counted(len(claim.trace.metrics), 'number')}, {len(differences) or 'none'} different")
-    for line in differences:
-        print_line(f"  {line}")
-    import torch
-
-    for origin in claim.trace.origins if differences else ():
-        print_line(
-            f"then: torch {origin.torch}, {origin.machine}, commit {origin.commit}; now: torch {torch.__version__}"
-        )
-    return not differences
+        trained([*own, *claim.overrides, *quiet, f"output={folder}/run", *launching])
+        rerun = Rerun.of(claim.run, claim.trace, Trace.of(RunRecord.open(Path(folder) / "run")))
+    print_line(f"{claim}: {counted(rerun.numbers, 'number')}, {len(rerun.different) or 'none'} different")
+    for name, (first, here) in rerun.different.items():
+        print_line(f"  {name}: {first!r} then, {here!r} now")
+    for origin in claim.trace.origins if rerun.different else ():
+        print_line(f"then: torch {origin.torch}, {origin.machine}, commit {origin.commit}; now: torch {rerun.torch}")
+    return rerun
 
 
 def render(version: Benchmark, results: Path) -> None:
@@ -301,7 +338,7 @@ def render(version: Benchmark, results: Path) -> None:
     if not found:
         raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
     folder = results / version.version
-    page = Page(version, found, folder)
+    page = Page(version, found, folder, Reruns.load(folder))
     if len(page.standing.scores) > 1:
         for name, figure in (("ranks.png", page.diagram()), ("cost.png", page.cost_figure())):
             figure.savefig(folder / name, dpi=150)

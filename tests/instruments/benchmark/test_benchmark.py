@@ -12,8 +12,7 @@ from dataclasses import replace
 from datetime import date
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -24,13 +23,16 @@ from flnl.commands.benchmark import check_same
 from flnl.config import compose
 from flnl.config.pinning import X86
 from flnl.core.errors import UserError
-from flnl.instruments.benchmark import definition, entries
+from flnl.instruments.benchmark import definition, entries, reruns
 from flnl.instruments.benchmark.definition import Benchmark, Task
-from flnl.instruments.benchmark.entries import CEILING, SCORES, Claim, Score, claims, drawn
+from flnl.instruments.benchmark.entries import CEILING, SCORES, Score, claims, drawn
 from flnl.instruments.benchmark.page import Page
+from flnl.instruments.benchmark.reruns import Rerun, Reruns
 from flnl.instruments.benchmark.standing import Standing
+from flnl.record.run import RunRecord
 from flnl.record.trace import Drawn, Origin, Trace
 from flnl.record.tuned import Reported, Study, Trial, Tuned
+from flnl.run.record import environment
 
 BY_TORCH_ALONE = (CEILING, "fedavg", "flr")
 """Entries whose bits are those of pinned torch."""
@@ -164,6 +166,32 @@ def enter(
     Tuned(["flnl", "tune"], "validation", (101,), studies).save(place / SCORES)
 
 
+def timed(machine: str, first: str | None = None, **seconds: float) -> list[Rerun]:
+    """Both noisy tasks of entries, made again on a machine in so many seconds."""
+    return [
+        Rerun(entry, task, 1, 5, {}, first, machine, "2.0", "c0ffee", taken)
+        for entry, taken in seconds.items()
+        for task in ("one", "two")
+    ]
+
+
+def made_again(monkeypatch: pytest.MonkeyPatch, rules: Benchmark = RULES) -> list[list[str]]:
+    """Runs are noted here in place of being made; all give 0.91, and 0.93 as the best."""
+    made: list[list[str]] = []
+
+    def run(words: list[str]) -> None:
+        made.append(words)
+        folder = Path(words[-1].partition("=")[2])
+        folder.mkdir()
+        metrics = {"mean_last_10": 0.91, "best_mean_10": 0.93}
+        RunRecord(status="finished", key="k", metrics=metrics, machine=environment().machine).write(folder)
+
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
+    monkeypatch.setattr("flnl.commands.benchmark.definition.load", lambda _: rules)
+    monkeypatch.setattr("flnl.api.runs.run", run)
+    return made
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """FedAvg, a method that is better and dearer, one with a task less, a withdrawn one, and the ceiling."""
@@ -189,7 +217,7 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "~~gone~~ (it read the test set)" in text
     assert "half (two)" in text
     assert "| *clean labels* |  |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
-    assert "| better | 0.90 | 0.50 | 2.00 | 3.00 | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+    assert "| better | 0.90 | 0.50 | 2.00 |  | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
 
 
 def test_an_entry_with_keys_of_its_own_says_them(results: Path) -> None:
@@ -318,6 +346,7 @@ def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
     page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
     shown = " ".join(text.get_text() for text in page.diagram().axes[0].texts).split()
     assert {"fedavg", "better", "1.00", "2.00"} <= {*shown}
+    page = replace(page, reruns=Reruns([*timed("slow", fedavg=10, better=30), *timed("fast", fedavg=4)]))
     (axes,) = page.cost_figure().axes
     points = np.asarray(axes.collections[0].get_offsets(), float)
     assert sorted(map(tuple, points.tolist())) == [(1.0, 58.0), (3.0, 78.0)]
@@ -326,8 +355,9 @@ def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
 def test_names_of_equal_entries_do_not_cover_each_other(results: Path) -> None:
     both = ("benchmark/one", "benchmark/two", "benchmark/calm")
     for name in ("as_good", "also_as_good"):
-        enter(results, name, dict(zip(both, (0.7, 0.8, 0.85), strict=True)), {"cpu_time_s": 30, "bytes": 10})
-    (axes,) = Page(RULES, [*entries.entries(RULES, results)], results / "t").cost_figure().axes
+        enter(results, name, dict(zip(both, (0.7, 0.8, 0.85), strict=True)))
+    reruns = Reruns(timed("here", fedavg=10, better=30, as_good=30, also_as_good=30))
+    (axes,) = Page(RULES, [*entries.entries(RULES, results)], results / "t", reruns).cost_figure().axes
     names = [text for text in axes.texts if text.get_text() in ("better", "as_good", "also_as_good")]
     assert len(names) == 3
     for one, other in combinations([name.get_window_extent() for name in names], 2):
@@ -363,24 +393,82 @@ def test_a_run_is_made_again_with_the_files_of_its_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enter(tmp_path, "mine", {"benchmark/one": 0.9})
-    made: list[list[str]] = []
-
-    def run(words: list[str]) -> Any:
-        made.append(words)
-        return SimpleNamespace(numbers={"mean_last_10": 0.91, "best_mean_10": 0.93})
-
-    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
-    monkeypatch.setattr("flnl.commands.benchmark.definition.load", lambda _: replace(RULES, seeds=(1,)))
-    monkeypatch.setattr("flnl.api.runs.run", run)
-    assert command(["verify", "--results", str(tmp_path), "--config-dir", str(tmp_path)])
+    enter(tmp_path, "fedavg", {"benchmark/one": 0.9})
+    made = made_again(monkeypatch, replace(RULES, seeds=(1,)))
+    assert command(["verify", "--name", "mine", "--results", str(tmp_path), "--config-dir", str(tmp_path)])
     assert made[0][0] == f"hydra.searchpath=['file://{tmp_path}']"
     assert "mine, one, seed 1: 2 numbers, none different\n" in capsys.readouterr().out
+    assert len(made) == 1
+    assert not (tmp_path / "t" / reruns.FILE).exists()
 
 
-def test_a_number_that_is_another_or_missing_is_told() -> None:
-    claim = Claim("a", "one", 1, [], Trace([], Drawn("d", "f"), {"best": 0.5, "last": 0.25, "changed": 3.0}))
-    told = [*claim.differences({"best": 0.5, "last": 0.2500000001, "more": 1.0})]
-    assert told == ["last: 0.25 then, 0.2500000001 now", "changed: 3.0 then, None now"]
+def test_with_each_the_first_seeds_are_made_again_beside_fedavgs_and_kept_once_a_machine(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a number that is another one is told, fails the command, and is kept."""
+    made = made_again(monkeypatch)
+    words = ["verify", "--name", "half", "--each", "--keep", "--results", str(results)]
+    assert not command(words), "another one than 0.91 is made again in the tasks of FedAvg"
+    assert ["experiment=benchmark/one" in words for words in made].count(True) == 2
+    assert [word for words in made for word in words if word.startswith("method=")] == ["method=fedavg"] * 3 + [
+        "method=half"
+    ]
+    assert {word for words in made for word in words if word.startswith("seed=")} == {"seed=1"}
+    told = capsys.readouterr().out
+    assert "[1/4] fedavg, one, seed 1: flnl method=fedavg" in told
+    assert "fedavg, one, seed 1: 2 numbers, 2 different\n  mean_last_10: 0.51 then, 0.91 now\n" in told
+    kept = Reruns.load(results / "t")
+    assert [(row.entry, row.task, row.seed, len(row.different)) for row in kept.values] == [
+        *(("fedavg", task, 1, 2) for task in ("one", "two")),
+        ("fedavg", "calm", 1, 0),
+        ("half", "one", 1, 0),
+    ]
+    assert command(words), "all are there"
+    assert len(made) == 4
+    assert Reruns.load(results / "t") == kept
+    command(["verify", "--name", "half", "--results", str(results)])
+    assert len(made) == 5, "a run that is not kept is made, whatever is kept"
+
+
+def test_a_rerun_tells_a_number_that_is_another_or_missing() -> None:
+    first = Trace([], Drawn("d", "f"), {"best": 0.5, "last": 0.25, "changed": 3.0})
+    now = Trace([Origin("c", "m", "cpu", None, "2")], Drawn("d", "f"), {"best": 0.5, "last": 0.2500000001, "more": 1.0})
+    assert Rerun.of(("a", "one", 1), first, now).different == {"last": (0.25, 0.2500000001), "changed": (3.0, None)}
+
+
+def test_times_are_compared_on_one_machine_where_all_tasks_were_made_again() -> None:
+    """Slow: 3 times FedAvg; fast: twice, later; of ``odd`` only one task was made beside FedAvg's."""
+    kept = Reruns(
+        [*timed("slow", fedavg=10, better=30, odd=20), *timed("fast", fedavg=4, better=8), *timed("third", better=1)]
+    )
+    assert kept.time("better", "fedavg", ["one", "two"]) == pytest.approx(2)
+    assert kept.time("odd", "fedavg", ["one", "two"]) == pytest.approx(2)
+    assert kept.time("odd", "fedavg", ["one", "two", "three"]) is None
+    assert kept.time("nobody", "fedavg", ["one"]) is None
+    assert kept.time("better", "fedavg", []) is None
+
+
+def test_reruns_that_are_damaged_are_refused(tmp_path: Path) -> None:
+    Reruns.add(tmp_path, timed("here", fedavg=1)[0])
+    Reruns.add(tmp_path, timed("here", fedavg=2)[0])
+    (row,) = Reruns.load(tmp_path).values
+    assert row.cpu_time_s == 2, "in place of the same run's on this machine"
+    file = tmp_path / reruns.FILE
+    for damaged in (file.read_text()[:-9], file.read_text().replace("seed", "need"), '["a"]\n', "\0"):
+        file.write_text(damaged)
+        with pytest.raises(UserError, match=r"reruns\.jsonl is damaged"):
+            Reruns.load(tmp_path)
+
+
+def test_the_page_says_which_runs_gave_other_numbers_on_which_processors(results: Path) -> None:
+    rows = [
+        *timed("Linux-6, AMD EPYC, AVX2", first="Linux-6, AMD EPYC, AVX2", fedavg=10),
+        *timed("Linux-7, Xeon, AVX2", first="Linux-6, AMD EPYC, AVX2", fedavg=4, better=8),
+    ]
+    rows[-1] = replace(rows[-1], different={"last": (0.5, 0.25)})
+    text = Page(RULES, [*entries.entries(RULES, results)], results / "t", Reruns(rows)).markdown()
+    assert "| AMD EPYC | AMD EPYC | 2 | none |\n| AMD EPYC | Xeon | 4 | better on two, seed 1 |" in text
+    assert "| better | 0.90 | 0.50 | 2.00 | 2.00 | noise rate |" in text
 
 
 @pytest.mark.skipif(platform.machine() not in X86, reason="bits are those of x86 machines")
@@ -437,6 +525,8 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["render", "method=fedavg"], "takes no overrides"),
         (["list", "--name", "fedavg"], "takes no --name"),
         (["render", "--draw", "x"], "takes no --draw"),
+        (["render", "--keep"], "takes no --draw, --each, --keep"),
+        (["verify", "--draw", "x", "--each"], "give one of them"),
         (["verify", "method=fedavg"], "takes no overrides"),
         (["verify", "--name", "nobody"], "has no run of nobody"),
         (["list", "--version", "1999.1"], "there is no such version"),

@@ -14,6 +14,7 @@ from flnl.config.folders import CONF
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.instruments.benchmark.definition import Benchmark, Task
+from flnl.instruments.benchmark.reruns import Run
 from flnl.instruments.tune.runs import final
 from flnl.numerics import moments
 from flnl.record.trace import Trace
@@ -154,12 +155,10 @@ class Claim:
     def __str__(self) -> str:
         return f"{self.entry}, {self.task}, seed {self.seed}"
 
-    def differences(self, metrics: Mapping[str, object]) -> Iterator[str]:
-        """Each of its numbers that is another one in ``metrics``, in words."""
-        for name, value in self.trace.metrics.items():
-            now = metrics.get(name)
-            if now != value:
-                yield f"{name}: {value!r} then, {now!r} now"
+    @property
+    def run(self) -> Run:
+        """Which one it is."""
+        return self.entry, self.task, self.seed
 
 
 def claims(benchmark: Benchmark, entered: Sequence[Entry], tasks: Sequence[Task]) -> list[Claim]:

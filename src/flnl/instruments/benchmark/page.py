@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -17,6 +17,7 @@ from flnl.console.templates import template
 from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import ABOUT, CEILING, FEDAVG, Entry, Score
+from flnl.instruments.benchmark.reruns import Reruns
 from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.shown import spread
 from flnl.numerics import moments
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes", "CPU": "cpu_time_s"}
+COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes"}
 """Columns, and the cost in a trace that each compares."""
 HERE = CONF.parent
 CARD = re.compile(r"\[`(\w+)`\]\((docs/methods/\w+\.md)\)")
@@ -40,6 +41,7 @@ class Page:
     benchmark: Benchmark
     entries: Sequence[Entry]
     folder: Path  # where it will lie, for its links
+    reruns: Reruns = field(default_factory=Reruns)
 
     @cached_property
     def scores(self) -> Mapping[str, Mapping[str, Score]]:
@@ -115,7 +117,7 @@ class Page:
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
             cost_figure=len(self.standing.scores) > 1,
-            machines=", ".join(self._machines()) or "not recorded",
+            reruns=self._reruns(),
             tasks=[
                 (task, self._of_task(task), self._admission(task))
                 for task in self.benchmark.tasks.values()
@@ -154,9 +156,18 @@ class Page:
         by_name = {entry.name: entry for entry in self.entries}
         rows = []
         for name in (*self.standing.mean_ranks, *self.standing_searched.mean_ranks):
-            cells = ["" if (x := self.cost(name, cost)) is None else f"{x:.2f}" for cost in COSTS.values()]
+            ratios = [*(self.cost(name, cost) for cost in COSTS.values()), self.time(name)]
+            cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
-        return grid(["entry", *COSTS, "given"], rows, f"l{'r' * len(COSTS)}l")
+        return grid(["entry", *COSTS, "CPU", "given"], rows, f"l{'r' * len(COSTS)}rl")
+
+    def _reruns(self) -> str:
+        """Of the runs that were made again, how many have the same numbers, by processors; empty if there are none."""
+        rows = []
+        for (first, again), those in sorted(self.reruns.by_processor.items()):
+            others = [f"{row.entry} on {row.task}, seed {row.seed}" for row in those if row.different]
+            rows.append([literal(first), literal(again), str(len(those)), "; ".join(map(literal, others)) or "none"])
+        return grid(["made on", "again on", "runs", "with other numbers"], rows, "llrl") if rows else ""
 
     def _of_task(self, task: Task) -> str:
         ceiling = self.scores.get(CEILING, {}).get(task.name)
@@ -210,7 +221,7 @@ class Page:
         points = [
             (cost, fmean(self.scores[name][task.name].mean for task in self.noisy), name)
             for name in self.standing.mean_ranks
-            if (cost := self.cost(name, COSTS["CPU"])) is not None
+            if (cost := self.time(name)) is not None
         ]
         if points:
             costs, means, _ = zip(*points, strict=True)
@@ -245,6 +256,10 @@ class Page:
                 return None
             ratios.append(mine / theirs)
         return moments.mean(ratios)
+
+    def time(self, name: str) -> float | None:
+        """Processor time beside FedAvg's on one machine, mean over the noisy tasks; None if none made them again."""
+        return self.reruns.time(name, FEDAVG, [task.name for task in self.noisy])
 
     def _beside(self, name: str, tasks: Sequence[Task]) -> list[tuple[Score, Score]]:
         """Its scores in ``tasks`` and FedAvg's; empty if either lacks one."""
@@ -281,10 +296,6 @@ class Page:
 
     def _link(self, file: Path) -> str:
         return Path(os.path.relpath(file, self.folder)).as_posix()
-
-    def _machines(self) -> list[str]:
-        origins = (origin for entry in self.entries for trace in entry.traces for origin in trace.origins)
-        return sorted({origin.machine for origin in origins if origin.machine})
 
 
 def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
