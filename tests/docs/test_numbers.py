@@ -289,7 +289,7 @@ def test_pages_have_the_times_of_the_runs_on_digits() -> None:
 def test_pages_have_the_times_of_runs_at_the_papers_scale_and_of_the_benchmark() -> None:
     hours = sum(walls("FedCorr with LeNet-5", "paper")) / 3600
     assert f"(../results/paper/fedcorr_10.md) took {hours:.0f} hours on a CPU" in prose(ROOT / "docs" / "tables.md")
-    scores = ((ROOT / "results" / "benchmark" / "2026.1" / name) for name in ("fedavg", "clean_labels"))
+    scores = ((ROOT / "results" / "benchmark" / "2026.2" / name) for name in ("fedavg", "clean_labels"))
     texts = ((folder / "scores.json").read_text() for folder in scores)
     times = [float(one) for text in texts for one in re.findall(r'"cpu_time_s": ([\d.]+)', text)]
     told = f"has taken FedAvg {min(times):.0f} to {max(times):.0f} seconds of a core"

@@ -172,7 +172,7 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     wanted = []
     for name, overrides, ceiling in _asked(version, options):
         folder = entries.folder_of(version, name, options.results)
-        experiments = [task.ceiling if ceiling else task.override for task in tasks if not (ceiling and task.clean)]
+        experiments = [*dict.fromkeys(t.ceiling if ceiling else t.override for t in tasks if not (ceiling and t.clean))]
         if not experiments:
             raise UserError(f"{name}: right labels of a clean task are those of {FEDAVG}; name noisy tasks")
         check_same(folder, name, overrides)

@@ -32,6 +32,7 @@ class Task:
     title: str
     tier: Literal["S", "M", "L"] = "S"
     clean: bool = False  # its labels are right: a method must not harm
+    federation: str | None = None  # the task whose federation it has, with other noise; None: its own
 
     @property
     def override(self) -> str:
@@ -41,7 +42,7 @@ class Task:
     @property
     def ceiling(self) -> str:
         """The override that chooses the same federation with right labels."""
-        return self.override if self.clean else f"benchmark/clean/{self.name}"
+        return self.override if self.clean else f"benchmark/clean/{self.federation or self.name}"
 
 
 @dataclass(frozen=True, config=STRICT)
