@@ -174,7 +174,7 @@ def run(request: Request) -> int:
         print(f"{len(missing)} of {len(plan.runs)} runs are missing\n{_cost(plan)}", file=sys.stderr, flush=True)
         from flnl.instruments.tables.launch import launch
 
-        complete = launch(plan, request.overrides)
+        complete = launch(plan, request.overrides, ["flnl", "tables", *sys.argv[1:]])
     plan = request.plan
     count = Count.of(plan.filled())
     print(count)

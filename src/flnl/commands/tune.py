@@ -145,7 +145,7 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
 
     Args:
         arguments: those of ``flnl tune``.
-        typed: the command that the file is to name; by default this one.
+        typed: the command that the file and the user are told; by default this one.
 
     Raises:
         UserError: for what the user can mend, and if nothing could be chosen.
@@ -161,8 +161,8 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         if file is not None:
             check_output(f"{name} {file}", file)  # before anything runs
     refuse_keys([*space.fixed, *(axis.key for axis in space.axes)])
-    own = search_path(options.config_dir)
-    runs = Runs(options.seeds, options.measure, launching, own=own)
+    own, command = search_path(options.config_dir), typed or ["flnl", "tune", *arguments]
+    runs = Runs(options.seeds, options.measure, launching, command, own=own)
     parts = space.split(options.each)
     each, part = parts[0]
     question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
@@ -175,7 +175,7 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
-    tuned = Tuned(typed or ["flnl", "tune", *arguments], options.measure, options.seeds, studies)
+    tuned = Tuned(command, options.measure, options.seeds, studies)
     show(tuned, own)
     if all(study.chosen is None for study in studies) and _chose(options.out):
         raise UserError(

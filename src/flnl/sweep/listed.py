@@ -54,11 +54,10 @@ class ListedSweep(Sweep):
     """A sweep over listed runs, each under its label."""
 
     in_use = "another command runs in {folder}; wait for its end"
-    command: Sequence[str] = ("flnl",)
-    """The first words of the command that launches the list again; its arguments follow."""
 
-    def __init__(self, config: DictConfig, runs: Sequence[ListedRun]) -> None:
-        self.runs = runs
+    def __init__(self, config: DictConfig, runs: Sequence[ListedRun], command: Sequence[str]) -> None:
+        """``command``: the words that launch the list again."""
+        self.runs, self._command = runs, command
         self._labels = {number: run.label for number, run in enumerate(runs)}
         super().__init__(config, [run.overrides for run in runs])
 
@@ -72,7 +71,7 @@ class ListedSweep(Sweep):
             if one.status in ("failed", "refused"):
                 print_line(f"{one.status}: {self._labels[one.number]}: {one.error}; {one.folder}", to=sys.stderr)
         if any(one.status not in (*DONE, "failed", "refused") for one in jobs):
-            print_line(f"to go on: {joined([*self.command, *sys.argv[1:]])}", to=sys.stderr)
+            print_line(f"to go on: {joined(self._command)}", to=sys.stderr)
 
 
 def check(first: Sequence[str] | None, arguments: Sequence[str], instead: str) -> None:
@@ -113,7 +112,11 @@ def merged(of_one: Sequence[str], of_all: Sequence[str]) -> list[str]:
 
 
 def launch(
-    runs: Sequence[ListedRun], root: Path, arguments: Sequence[str], sweep_type: type[ListedSweep] = ListedSweep
+    runs: Sequence[ListedRun],
+    root: Path,
+    arguments: Sequence[str],
+    command: Sequence[str],
+    sweep_type: type[ListedSweep] = ListedSweep,
 ) -> bool:
     """Launch the runs of a list.
 
@@ -121,6 +124,7 @@ def launch(
         runs: those to run.
         root: the folder of their folders.
         arguments: overrides that have passed ``check``.
+        command: the words that launch the list again, which the user is told if it is stopped.
         sweep_type: how the sweep reports.
 
     Returns:
@@ -145,7 +149,7 @@ def launch(
             hydra_context=context, task_function=job.task, config=composed
         )
         jobs = [ListedRun(run.label, run.folder, merged(run.overrides, of_all)) for run in runs]
-        sweep = sweep_type(composed, jobs)
+        sweep = sweep_type(composed, jobs, command)
         failure: BaseException | None = None
         try:
             _wait_for([root / run.folder for run in runs])

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from hydra.core.plugins import Plugins
 
 from flnl.commands import tune as tune
 from flnl.core.errors import UserError
@@ -398,7 +399,7 @@ def test_combinations_far_behind_are_dropped_seed_by_seed(monkeypatch: pytest.Mo
     }
     launched = scored(scores, monkeypatch)
     space = Space.of(["method=x", "train.lr=1,2,3,4"])
-    (trials,) = Runs((7, 8, 9), "last", []).grids([space], 0.055)
+    (trials,) = Runs((7, 8, 9), "last", [], []).grids([space], 0.055)
     assert launched == [("1", 7), ("2", 7), ("3", 7), ("4", 7), *[("1", 8), ("2", 8), ("4", 8)], ("1", 9), ("2", 9)]
     assert [len(trial.scores) for trial in trials] == [3, 3, 1, 2]
     study = Study({"method": "x"}, [], trials)
@@ -406,7 +407,7 @@ def test_combinations_far_behind_are_dropped_seed_by_seed(monkeypatch: pytest.Mo
     assert "| **63.3** / 60.7 / (84.0) / (64.5) |" in markdown(Tuned([], "last", [7, 8, 9], [study]))
     launched.clear()
     with pytest.raises(KeyError):  # without a margin all are run
-        Runs((7, 8, 9), "last", []).grids([space], None)
+        Runs((7, 8, 9), "last", [], []).grids([space], None)
     assert len(launched) == 12
 
 
@@ -417,14 +418,14 @@ def test_those_that_were_dropped_come_back_if_all_others_fail(monkeypatch: pytes
         **{("3", 7): 0.6, ("3", 8): 0.9, ("3", 9): 0.9},
     }
     launched = scored(scores, monkeypatch)
-    (trials,) = Runs((7, 8, 9), "last", []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.05)
+    (trials,) = Runs((7, 8, 9), "last", [], []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.05)
     study = Study({}, [], trials)
     assert [launched.count((rate, 9)) for rate in "123"] == [0, 1, 0]
     assert study.chosen is trials[1]
     assert [study.dropped(trial) for trial in trials] == [False, False, True]  # the first has failed
     last = {key: 0.5 if key[0] == "1" else score for key, score in scores.items()} | {("1", 7): 0.9, ("1", 9): None}
     scored(last, monkeypatch)
-    (trials,) = Runs((7, 8, 9), "last", []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.01)
+    (trials,) = Runs((7, 8, 9), "last", [], []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.01)
     assert Study({}, [], trials).chosen is trials[1]
 
 
@@ -688,6 +689,31 @@ def test_a_run_that_failed_is_not_run_again_at_once(
     (study,) = Tuned.load(tmp_path / "tuned.json").studies
     assert [trial.scores[7] is None for trial in study.trials] == [False, True]
     assert study.overrides[-1] == "train.lr=0.1"
+
+
+def test_who_is_stopped_is_told_the_command_that_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``flnl benchmark run`` tunes, too, and has other arguments than ``flnl tune``."""
+    Plugins.instance()  # the first time its classes are made anew
+    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+    launch = BasicLauncher.launch
+
+    def half(self: BasicLauncher, jobs: list[list[str]], first: int) -> None:
+        launch(self, jobs[:1], first)
+        raise MemoryError("a worker was killed")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(BasicLauncher, "launch", half)
+    words = [*TINY, "train.lr=0.1,0.2,0.3", "--seeds", "7", "--", "hydra/launcher=basic"]
+    for typed, told in (
+        (["flnl", "benchmark", "run", "method=a b"], "flnl benchmark run 'method=a b'"),
+        (None, "flnl tune"),
+    ):
+        with pytest.raises(UserError, match="the launcher ended"):
+            tune.tune(words, typed)
+        assert f"to go on: {told}" in capsys.readouterr().err
 
 
 def test_values_are_shown_as_they_are_written(

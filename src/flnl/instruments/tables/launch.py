@@ -15,7 +15,6 @@ class TableSweep(ListedSweep):
     """A sweep over the runs of tables, each labelled by the first cell that needs it."""
 
     in_use = "another command runs tables in {folder}; wait for its end, or take another scale"
-    command = ("flnl", "tables")
 
     def prepare(self) -> None:
         """Keep the failures of earlier launches, whose ledger this sweep replaces."""
@@ -36,12 +35,13 @@ def check(first: Sequence[str] | None, arguments: Sequence[str]) -> None:
     listed.check(first, arguments, "write it into a table of your own, conf/table/")
 
 
-def launch(plan: Plan, arguments: Sequence[str]) -> bool:
+def launch(plan: Plan, arguments: Sequence[str], command: Sequence[str]) -> bool:
     """Run what is missing.
 
     Args:
         plan: the tables.
         arguments: overrides that have passed ``check``.
+        command: the words that go on if this is stopped.
 
     Returns:
         Whether the launcher completed, whether or not runs failed.
@@ -50,4 +50,4 @@ def launch(plan: Plan, arguments: Sequence[str]) -> bool:
         Interrupted: after a signal.
     """
     runs = [ListedRun(run.label, run.identity.folder, run.overrides) for run in plan.missing]
-    return listed.launch(runs, plan.folder, arguments, TableSweep)
+    return listed.launch(runs, plan.folder, arguments, command, TableSweep)

@@ -18,18 +18,11 @@ from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.space import Interval, Space
 from flnl.record.tuned import Compared, Study, Tuned, Values, overrides_of
-from flnl.sweep.listed import ListedSweep
 
 FIRST_SEED = 101
 """Choices are made under this seed and those after it, which no scale has."""
 DEFAULTS = {"measure": VALIDATION, "share": str(SHARE), "margin": "0.05", "seeds": "2"}
 """The options' defaults."""
-
-
-class TuningSweep(ListedSweep):
-    """The account of the runs that ``flnl tables tune`` needs."""
-
-    command = ("flnl", "tables")
 
 
 @dataclass(frozen=True)
@@ -88,14 +81,14 @@ class Tuning:
         return spaces
 
     def run(self, launching: Sequence[str], command: Sequence[str]) -> Tuned:
-        """Try every combination for each method; the ``command`` is for readers of the file.
+        """Try every combination for each method; the ``command`` is for readers of the file, and goes on with it.
 
         Raises:
             UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
         """
         spaces = self.spaces
         check(spaces[0][1].fixed, launching)
-        runs = Runs(self.seeds, self.measure, launching, sweep=TuningSweep)
+        runs = Runs(self.seeds, self.measure, launching, command)
         trials = runs.grids([space for _, space in spaces], self.margin)
         studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]
         return Tuned(command, self.measure, self.seeds, studies, subject=self.subject)

@@ -21,17 +21,11 @@ from flnl.record.run import TUNING, RunRecord
 from flnl.record.trace import Trace
 from flnl.record.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
-from flnl.sweep.listed import ListedRun, ListedSweep
+from flnl.sweep.listed import ListedRun
 from flnl.sweep.moved import Moved
 
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 """Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
-
-
-class TuneSweep(ListedSweep):
-    """The account of the runs that ``flnl tune`` needs."""
-
-    command = ("flnl", "tune")
 
 
 @dataclass(frozen=True)
@@ -41,8 +35,8 @@ class Runs:
     seeds: Sequence[int]
     measure: str
     launching: Sequence[str]  # how runs are launched
+    command: Sequence[str]  # the words that go on if it is stopped
     root: Path = TUNING
-    sweep: type[ListedSweep] = TuneSweep  # which knows the command
     own: Sequence[str] = ()  # what adds folders of the user's to the search path
     _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -117,7 +111,7 @@ class Runs:
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
         self._check_data([run for run in wanted if run.folder not in missing])
-        if not listed.launch(list(missing.values()), self.root, self.launching, self.sweep):
+        if not listed.launch(list(missing.values()), self.root, self.launching, self.command):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
         self._checked.update(run.folder for run in wanted)
 
