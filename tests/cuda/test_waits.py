@@ -1,4 +1,4 @@
-"""From a visit's second epoch on the host never waits for the device, whatever the method."""
+"""From a visit's second epoch on the host never waits for the device, whatever the method; and seldom in a round."""
 
 import warnings
 from collections.abc import Iterator
@@ -21,6 +21,8 @@ from flnl.engine.stacked.plan import Planner
 from tests.cuda.watch import waited, watch, watching
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME, Entry, others_slow
+from tests.simulated_gpu import device
+from tests.simulated_gpu.waits import RACE, WAITING
 
 
 @contextmanager
@@ -93,6 +95,42 @@ def test_a_method_waits_for_nothing(
         with later_epochs(library, monkeypatch) as heard:
             parts.results(executor=executor)
     assert not set(heard)
+
+
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
+def test_from_the_second_round_on_nothing_is_sent_to_the_device_with_a_wait(
+    entry: Entry, tmp_path: Path, gpu: str
+) -> None:
+    """Labels, states, messages, models, positions. The images of a data set are moved when they are first read."""
+    if gpu != device.NAME:
+        pytest.skip("tells the simulated GPU's kinds of waits apart")
+    words = [word for word in entry.words if not word.startswith("executor")]
+    with assembled(words, tmp_path / "run", f"device={gpu}", "executor=stacked") as parts:
+        rounds = parts.rounds()
+        next(rounds)
+        with device.waits.counting() as events:
+            list(rounds)
+    sent = {event.place for event in events if event.kind in ("h2d", "shape", "mask")}
+    assert not {place for place in sent if not place.startswith("flnl/data/images.py")}
+
+
+@pytest.mark.parametrize("graphs", ["branches", "none"])
+def test_a_round_waits_for_its_losses_a_sound_model_and_scores(graphs: str, tmp_path: Path, gpu: str) -> None:
+    """Once each, after what they are of; nothing else in a round does: no aggregation, no broadcast."""
+    if gpu != device.NAME:
+        pytest.skip("counts the simulated GPU's waits")
+    words = [word for word in BY_NAME["fedavg"].words if not word.startswith("executor")]
+    more = (f"device={gpu}", "executor=stacked", f"executor.graphs={graphs}", "rounds=4")
+    with assembled(words, tmp_path / "run", *more) as parts:
+        rounds = parts.rounds()
+        next(rounds)
+        for _ in range(3):
+            with device.waits.counting() as events:
+                next(rounds)
+            waits = [(event.place, count) for event, count in events.items() if event.kind in (*WAITING, RACE)]
+            assert [count for _, count in waits] == [1, 1, 1]
+            files = ("engine/stacked/training", "core/payload", "engine/network")
+            assert all(place.startswith(f"flnl/{file}.py") for (place, _), file in zip(waits, files, strict=True))
 
 
 def test_what_waits_is_heard(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

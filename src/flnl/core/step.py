@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.messages import Broadcast
+from flnl.core.onto import onto
 from flnl.core.payload import Params, Payload
 
 LOGITS, FEATURES, FIRST, SECOND = "logits", "features", "first", "second"
@@ -26,7 +27,7 @@ class Mixing:
 
     def rows(self, values: Tensor) -> Tensor:
         """Mixed rows [B, ...]."""
-        return torch.lerp(values[self.partner.to(values.device, non_blocking=True)], values, self.share)
+        return torch.lerp(values[onto(self.partner, values.device)], values, self.share)
 
     def targets(self, labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
         """Mixed targets [B, K], from labels, int64 [B]."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.inputs import Augmentation, Kind, Preparation
+from flnl.core.onto import onto
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,9 @@ def _crop_by_gather(images: Tensor, draws: Augmentation, size: tuple[int, int]) 
     b, c = images.shape[:2]
     h, w = size
     device = images.device
-    rows = draws.offset[:, :1].to(device, non_blocking=True) + torch.arange(h, device=device)  # [b, h]
-    columns = draws.offset[:, 1:].to(device, non_blocking=True) + torch.arange(w, device=device)
-    columns = torch.where(draws.flip.to(device, non_blocking=True)[:, None], columns.flip(1), columns)
+    rows = onto(draws.offset[:, :1], device) + torch.arange(h, device=device)  # [b, h]
+    columns = onto(draws.offset[:, 1:], device) + torch.arange(w, device=device)
+    columns = torch.where(onto(draws.flip, device)[:, None], columns.flip(1), columns)
     picture = torch.arange(b, device=device)[:, None, None, None]
     channel = torch.arange(c, device=device)[None, :, None, None]
     return images[picture, channel, rows[:, None, :, None], columns[:, None, None, :]]

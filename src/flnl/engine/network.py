@@ -22,6 +22,7 @@ from flnl.core.errors import PartError, UserError
 from flnl.core.inputs import Augmentation, Preparation
 from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import Another, RunModel
+from flnl.core.onto import onto
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed, torch_seeded
@@ -149,7 +150,7 @@ class Network(RunModel):
         self._awaited = None
         with torch.no_grad():
             for name, tensor in self._module.state_dict(keep_vars=True).items():
-                tensor.copy_(params[name])
+                tensor.copy_(params[name], non_blocking=self.device.type != "cpu")
 
     @contextmanager
     def holding(self, params: Params) -> Iterator[None]:
@@ -280,7 +281,7 @@ class Network(RunModel):
         self, stored: Tensor, draws: Augmentation | None, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Tensor:
         """As ``prepare``, in the given memory layout."""
-        images = stored.to(self.device, non_blocking=True)
+        images = onto(stored, self.device)
         return self.transform.normalize(self.transform.augment(images, draws), self.dtype, memory_format)
 
     def chunk(self, batch_size: int) -> int:
@@ -407,10 +408,10 @@ class _At(Another):
         with network.evaluating(), torch.no_grad():
             network.count(len(samples), *names)
             chunks = network._chunks(samples.images, samples.index, augment)
-            parts = [[output.cpu() for output in self._of(inputs, names)] for inputs in chunks]
+            parts = [self._of(inputs, names) for inputs in chunks]
         if not parts:
             return {name: torch.empty(0, network.num_classes, dtype=network.dtype) for name in names}
-        return {name: torch.cat(of_name) for name, of_name in zip(names, zip(*parts, strict=True), strict=True)}
+        return {name: torch.cat(of_name).cpu() for name, of_name in zip(names, zip(*parts, strict=True), strict=True)}
 
     def _of(self, inputs: Tensor, names: Sequence[str]) -> list[Tensor]:
         module = self.network.module
@@ -422,8 +423,8 @@ class _At(Another):
     @cached_property
     def _tensors(self) -> Params:
         """The parameters in the device, the type and the layout of the module's, as if they were loaded."""
-        held = self.network.module.state_dict()
-        return {name: torch.empty_like(tensor).copy_(self.params[name]) for name, tensor in held.items()}
+        held, waits = self.network.module.state_dict(), self.network.device.type == "cpu"
+        return {n: torch.empty_like(tensor).copy_(self.params[n], non_blocking=not waits) for n, tensor in held.items()}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative
@@ -51,7 +52,7 @@ class Layers:
     @classmethod
     def of(cls, values: Mapping[str, Tensor], network: Model, *more: Any) -> Self:
         """The layers where the network is, at rest; ``more`` are a subclass's further fields."""
-        own = {name: tensor.to(network.device, network.dtype) for name, tensor in values.items()}
+        own = {name: onto(tensor, network.device, network.dtype) for name, tensor in values.items()}
         return cls(own, {name: torch.zeros_like(tensor) for name, tensor in own.items()}, *more)
 
     def after(self, gradients: Mapping[str, Tensor], descent: Descent) -> Self:

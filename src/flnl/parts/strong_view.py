@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
+
 KINDS = (
     *("autocontrast", "brightness", "colour", "contrast", "equalise", "identity", "posterise"),
     *("rotate", "sharpness", "shear_x", "shear_y", "solarise", "translate_x", "translate_y"),
@@ -42,11 +44,11 @@ def strong_view(pixels: Tensor, draw: StrongDraw) -> Tensor:
 
     Every operation is computed for every image, so that many clients' batches can be changed as one.
     """
-    kinds = draw.kinds.to(pixels.device, non_blocking=True)
-    strengths = draw.strengths.to(pixels, non_blocking=True)
+    kinds = onto(draw.kinds, pixels.device)
+    strengths = onto(draw.strengths, pixels)
     for place in range(OPERATIONS):
         pixels = changed(pixels, kinds[:, place], strengths[:, place])
-    return cut_out(pixels, draw.cut.to(pixels, non_blocking=True))
+    return cut_out(pixels, onto(draw.cut, pixels))
 
 
 def strong_inputs(inputs: Tensor, draw: StrongDraw, constants: tuple[Tensor, Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flnl.core import checked
 from flnl.core.messages import ClientTask
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.payload import Params
 from flnl.core.step import Beside, Phase, Progress, Step
@@ -45,13 +46,13 @@ class Inputs:
         """As ``of``, in ``count`` views; without augmentation, they are one tensor."""
         if self._fixed is not None:
             for part in parts:
-                yield (self._fixed[part.to(self._network.device, non_blocking=True)],) * count
+                yield (self._fixed[onto(part, self._network.device)],) * count
             return
         samples, stored = self._samples, self._stored
         held = (
             samples.read_each(parts, augmented=True)
             if stored is None
-            else (stored.index_select(0, part.to(stored.device, non_blocking=True)) for part in parts)
+            else (stored.index_select(0, onto(part, stored.device)) for part in parts)
         )
         transform, draws = self._network.transform, self._draws
         for images in held:
@@ -79,7 +80,7 @@ class Steps:
         self._trainable = trainable
         self._draws = Draws(task, rule, terms)
         self._inputs = Inputs(network, task, self._draws)
-        self._labels = task.labels.to(network.device)
+        self._labels = onto(task.labels, network.device)
         weight = task.state.weight
         self._weight = None if weight is None else weight.to(network.device, network.dtype)
         self._passes = network.passes(task.broadcast)
@@ -122,7 +123,7 @@ class Steps:
         rule, network, draws, task = self._rule, self._network, self._draws, self._task
         device, weight = network.device, self._weight
         order = draws.order(phase.positions)
-        labels = self._labels if phase.labels is None else phase.labels.to(device, non_blocking=True)
+        labels = self._labels if phase.labels is None else onto(phase.labels, device)
         sizes = self._sizes(len(order))
         progress = Progress(epoch, epochs, len(sizes))
         if most is not None and most < len(sizes):
@@ -133,7 +134,7 @@ class Steps:
         pool = self._beside(phase, len(sizes))
         number = 0
         for chunk, where, prepared in zip(together, parts, self._inputs.views(parts, rule.views), strict=True):
-            there = where.to(device, non_blocking=True)
+            there = onto(where, device)
             for views, batch_labels, positions, beside in zip(
                 _split(prepared, chunk), labels[there].split(chunk), there.split(chunk), pool, strict=False
             ):
@@ -178,7 +179,7 @@ class Steps:
         parts = self._draws.order_beside(pool, sum(sizes)).split([sum(chunk) for chunk in together])
         several = self._inputs.views(parts, self._rule.views, beside=True)
         for chunk, where, prepared in zip(together, parts, several, strict=True):
-            there = where.to(self._network.device, non_blocking=True)
+            there = onto(where, self._network.device)
             for positions, views in zip(there.split(chunk), _split(prepared, chunk), strict=True):
                 yield Beside(positions, views)
 

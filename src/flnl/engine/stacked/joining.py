@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
 
@@ -157,15 +158,15 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
             if len({leaf.shape for leaf in leaves}) > 1:
                 raise NotStackable(f"tensors of a client differ in shape ({_named(path)})")
             if len({leaf.device for leaf in leaves}) > 1:  # some from this round, some from storage
-                leaves = [leaf.to(device, non_blocking=True) for leaf in leaves]
-            return put(torch.stack(list(leaves)).to(device, non_blocking=True), path)
+                leaves = [onto(leaf, device) for leaf in leaves]
+            return put(onto(torch.stack(list(leaves)), device), path)
         if isinstance(first, bool | int | float) and all(type(leaf) is type(first) for leaf in leaves):
             alone = len(leaves) == 1 and isinstance(first, float)
             if not alone and all(leaf == first for leaf in leaves):
                 return first
             numbers.add(path)
             kind = dtype if isinstance(first, float) else torch.bool if isinstance(first, bool) else torch.int64
-            return put(torch.tensor(leaves, dtype=kind).to(device, non_blocking=True), path)
+            return put(onto(torch.tensor(leaves, dtype=kind), device), path)
         if not isinstance(first, np.ndarray) and all(_equal(leaf, first) for leaf in leaves):
             return first
         kinds = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in leaves))
@@ -195,7 +196,7 @@ def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
 
 def on_device(value: Any, device: torch.device) -> Any:
     """The value with its tensors on ``device``."""
-    return value if device.type == "cpu" else mapped(value, lambda tensor: tensor.to(device))
+    return value if device.type == "cpu" else mapped(value, lambda tensor: onto(tensor, device))
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from flnl.core import checked
 from flnl.core.errors import PartError
 from flnl.core.messages import Broadcast, ClientTask
+from flnl.core.onto import onto
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
@@ -328,7 +329,7 @@ class Objective:
         return without_unlike(payloads, lambda values: self.join(values, members))
 
     def _here(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.network.device, non_blocking=True)
+        return onto(tensor, self.network.device)
 
     def given(self, members: tuple[int, ...], received: Joined, kept: Joined, held: Joined | None) -> "Objective":
         """A copy with these received, kept and held values for the members."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flnl.core.inputs import Augmentation
 from flnl.core.messages import ClientTask
+from flnl.core.onto import onto
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable
 
@@ -52,5 +53,5 @@ class Pool:
                 yield tuple(self._network.inputs(images, crops) for crops in drawn)
             return
         for part, drawn in zip(rows, draws, strict=True):
-            images = self._images.index_select(0, part.to(self._images.device, non_blocking=True))
+            images = self._images.index_select(0, onto(part, self._images.device))
             yield tuple(self._network.inputs(images, crops) if self.random else images for crops in drawn)

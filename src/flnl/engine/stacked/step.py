@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.payload import Params
 from flnl.core.training import Training
 from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
@@ -132,7 +133,7 @@ def learning_rate(training: Training, network: Network) -> Tensor | None:
     """
     if network.device.type == "cpu" or network.dtype != torch.float32:
         return None
-    return torch.tensor(training.lr, dtype=torch.float32).to(network.device, non_blocking=True)
+    return onto(torch.tensor(training.lr, dtype=torch.float32), network.device)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flnl.core.inputs import Augmentation
 from flnl.core.messages import ClientTask, Fit
+from flnl.core.onto import onto
 from flnl.core.optimizer import Buffer
 from flnl.core.payload import Params, are_finite
 from flnl.core.step import Mixing, Phase
@@ -286,8 +287,8 @@ class _Stack:
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         self.starts = _starts([len(task.samples) for task in tasks])
         self.steps = [0 for _ in tasks]
-        self.labels = torch.cat([task.labels for task in tasks]).to(device)
-        self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
+        self.labels = onto(torch.cat([task.labels for task in tasks]), device)
+        self.weight = onto(self._weights(), device, network.dtype) if self._weighted() else None
         self.rule_mixes = job.batch.overrides("mixing")
         self.several = self.pool.random and self.objective.sees_steps and job.batch.views > 1
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
@@ -359,9 +360,9 @@ class _Stack:
         orders = [draws.order(phase.positions) for draws, phase in zip(self.draws, plan.phases, strict=True)]
         positions = torch.cat(orders)
         rows = positions + first
-        there = rows.to(device, non_blocking=True)
+        there = onto(rows, device)
         return Epoch(
-            positions.to(device, non_blocking=True),
+            onto(positions, device),
             rows,
             self._labels(plan.phases)[there],
             None if self.weight is None else self.weight[there],
@@ -373,7 +374,7 @@ class _Stack:
         if not self.planner.selects or all(phase.labels is None for phase in phases):
             return self.labels
         own = [task.labels if p.labels is None else p.labels for task, p in zip(self.tasks, phases, strict=True)]
-        return torch.cat(own).to(self.network.device, non_blocking=True)
+        return onto(torch.cat(own), self.network.device)
 
     def _crops(self, view: int, sizes: Sequence[Sequence[int]], counts: Sequence[int]) -> Augmentation | None:
         """Crops and flips of a view in the order of the epoch, drawn in the same chunks as when a client trains alone.
@@ -426,7 +427,7 @@ class _Stack:
         ``prepared`` are the inputs' views, [steps, K, B, ...] each if ``_clients_first``, else [steps, B, K, ...].
         """
         steps, size = len(where), run.size
-        there = where.to(epoch.positions.device, non_blocking=True)
+        there = onto(where, epoch.positions.device)
         labels, positions = epoch.labels[there], epoch.positions[there]
         targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
         unmixed: Tensor | None = None
@@ -513,7 +514,7 @@ class _Stack:
         first, last = members[0], members[-1] + 1
         follow = members == tuple(range(first, last))
         if members not in self.ranks:
-            there = None if follow else torch.tensor(members).to(self.network.device, non_blocking=True)
+            there = None if follow else onto(torch.tensor(members), self.network.device)
             self.ranks[members] = there
         index = self.ranks[members]
 

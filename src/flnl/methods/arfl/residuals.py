@@ -62,8 +62,8 @@ def repeated_median(ordered: Tensor) -> tuple[Tensor, Tensor]:
     place = torch.arange(count, dtype=ordered.dtype, device=ordered.device)
     slopes = []
     for i in range(count):
-        others = [k for k in range(count) if k != i]
-        through = (ordered[i] - ordered[others]) / (place[i] - place[others])[:, None]
+        others, places = (torch.cat([one[:i], one[i + 1 :]]) for one in (ordered, place))
+        through = (ordered[i] - others) / (place[i] - places)[:, None]
         slopes.append(middle(through.sort(dim=0).values))
     slope = middle(torch.stack(slopes).sort(dim=0).values)
     return slope, middle(ordered) - slope * (count - 1) / 2

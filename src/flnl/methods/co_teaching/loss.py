@@ -78,7 +78,7 @@ class CoTeaching(LossTerm):
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
         losses, own = like.new_zeros(len(task.samples)), own_noise_rate(task)
         forget = (
-            None if own is None else losses.new_tensor(self._forget(task.broadcast.round, own), dtype=torch.float64)
+            None if own is None else losses.new_full((), self._forget(task.broadcast.round, own), dtype=torch.float64)
         )
         return Visit(losses, torch.zeros_like(losses, dtype=torch.bool), like.new_zeros(()), like.new_zeros(()), forget)
 

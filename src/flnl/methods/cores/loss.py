@@ -11,6 +11,7 @@ from torch import Tensor
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
@@ -65,7 +66,11 @@ class Cores(LossTerm):
         counts = torch.bincount(labels[~left_out], minlength=network.num_classes).double()
         if self.prior == "uniform" or not counts.sum():
             counts = torch.ones(network.num_classes, dtype=torch.float64)
-        return Sieved(left_out.to(like.device), labels.to(like.device), (counts / counts.sum()).to(like))
+        return Sieved(
+            onto(left_out, like.device),
+            onto(labels, like.device),
+            onto(counts / counts.sum(), like),
+        )
 
     def __call__(self, step: Step, state: Sieved) -> tuple[Tensor, Sieved]:
         """The mean loss of the samples that count, a scalar; 0 where none does."""

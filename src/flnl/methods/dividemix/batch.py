@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule
 from flnl.core.ranges import Share
 from flnl.core.step import Phase
@@ -37,7 +38,7 @@ class CoDivide(BatchRule):
         judgement = task.state.extras.one(Judgement)
         if epoch > 0 and (self.refit == "epoch" or (self.refit == "auto" and epochs > FEW)):
             judgement = self.fitting.by_trained(network, task, judgement)
-        right = judgement.probability.to(network.device, network.dtype)
+        right = onto(judgement.probability, network.device, network.dtype)
         for trained, judge in zip(NETWORKS, (1, 0), strict=True):
             clean, others = judgement.division(judge, self.threshold)
             yield Phase(trained, clean, beside=others, facts=right[judge])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.ranges import Neutral, NonNegative, Positive
 from flnl.core.step import FIRST, SECOND, Mixing, Step
@@ -94,7 +95,7 @@ class MixMatch(LossTerm):
         """π, [K]."""
         classes = network.num_classes
         counts = torch.bincount(task.labels, minlength=classes) if self.prior == "labels" else torch.ones(classes)
-        return (counts.double() / counts.sum().clamp_min(1)).to(network.device, network.dtype)
+        return onto(counts.double() / counts.sum().clamp_min(1), network.device, network.dtype)
 
     def refuses(self, network: nn.Module, stage: Sequence[Part], setting: Setting) -> str | None:
         if setting.kind != "tokens" or self.alpha == 0:
@@ -154,7 +155,7 @@ class MixMatch(LossTerm):
         draw: Mixing, inputs: Tensor, soft: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """All rows mixed with their partners: inputs, targets, and weights if the clean samples have some."""
-        partner, share = draw.partner.to(inputs.device, non_blocking=True), draw.share
+        partner, share = onto(draw.partner, inputs.device), draw.share
         rows = [inputs, soft]
         if weight is not None:
             rows.append(torch.cat([weight, weight, weight.new_ones(len(inputs) - 2 * len(weight))]))

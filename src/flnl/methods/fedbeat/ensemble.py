@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.payload import Params, is_learned
 from flnl.core.stored import stored
 
@@ -47,7 +48,7 @@ class ModelMoments:
         """One draw: ``w + ν (m + scale √v ε)`` with ε standard normal; what has no moments is the mean's."""
         drawn = dict(mean)
         for name, direction in self.means.items():
-            noise = torch.from_numpy(rng.standard_normal(tuple(direction.shape))).to(direction)
+            noise = onto(torch.from_numpy(rng.standard_normal(tuple(direction.shape))), direction)
             drawn[name] = mean[name] + self.norms[name] * (direction + scale * self.variances[name].sqrt() * noise)
         return drawn
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.optimizer import SGD
 from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.payload import is_learned
@@ -58,13 +59,13 @@ class FedDyn(LossTerm):
             return state
         learned = {name: torch.zeros_like(p) for name, p in task.broadcast.params.items() if is_learned(name, p)}
         share = 1.0 if self.mean_samples is None else self.mean_samples / len(task.samples)
-        return {"h": learned, "alpha": next(iter(learned.values())).new_tensor(self.alpha * share)}
+        return {"h": learned, "alpha": next(iter(learned.values())).new_full((), self.alpha * share)}
 
     def __call__(self, step: Step, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """The regulariser, a scalar; the returned ``h`` is on the parameters' device."""
         received = step.broadcast.params
-        h = {name: state["h"][name].to(p) for name, p in step.params.items()}
-        alpha = state["alpha"].to(next(iter(h.values())))
+        h = {name: onto(state["h"][name], p) for name, p in step.params.items()}
+        alpha = onto(state["alpha"], next(iter(h.values())))
         linear = torch.stack([((p - received[name]) * h[name]).sum() for name, p in step.params.items()]).sum()
         loss = alpha * linear + alpha / 2 * squared_distance(step.params, received)
         return loss, {"h": {**state["h"], **h}, "alpha": alpha}

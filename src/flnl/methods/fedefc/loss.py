@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.methods.fedefc.matrix import NoiseMatrix
@@ -45,7 +46,7 @@ class FedEFC(LossTerm):
     def __call__(self, step: Step, state: Running) -> tuple[Tensor, Running]:
         noise = step.visit.get(NoiseMatrix)
         if noise is not None:
-            matrix = noise.values.T.to(step.logits.device, non_blocking=True)
+            matrix = onto(noise.values.T, step.logits.device)
             return forward_loss(step.logits, step.targets, matrix), state
         right = step.logits.detach().argmax(1) == step.labels
         there = torch.ones_like(right) if step.weight is None else step.weight > 0

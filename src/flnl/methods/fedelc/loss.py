@@ -11,6 +11,7 @@ from torch import Tensor
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
@@ -61,7 +62,7 @@ class FedELC(LossTerm):
         prior, tag = log_prior(network, task), task.broadcast.extras.get(ClientTag)
         if tag is None:
             return Visit(prior, None)
-        held = task.labels.to(prior.device)
+        held = onto(task.labels, prior.device)
         if state is None:
             return Visit(prior, LearnedLabels.of(held, network.num_classes, self.scale, prior.dtype))
         return Visit(prior, state.following(held, self.scale))
@@ -85,7 +86,7 @@ class FedELC(LossTerm):
         if tag is None or state.labels is None or not tag.noisy:
             return None
         predicted = network.logits(task.samples).softmax(1)
-        return state.labels.merged(predicted.to(state.labels.values), self.scale)
+        return state.labels.merged(onto(predicted, state.labels.values), self.scale)
 
     def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """Samples whose largest soft label is not of their label, scored by one minus the label's soft label."""
@@ -105,7 +106,7 @@ class FedELC(LossTerm):
         soft = F.log_softmax(values, 1).to(logs.dtype)
         compatibility = of_labels(-soft, step.labels)
         if step.mixing is not None:
-            partner = step.mixing.partner.to(soft.device, non_blocking=True)
+            partner = onto(step.mixing.partner, soft.device)
             soft = mixed_pair(soft, soft[partner], step.mixing.share)
             compatibility = mixed_pair(compatibility, compatibility[partner], step.mixing.share)
         probabilities, classes = logs.exp(), logs.shape[1]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flnl.core.inputs import WORDS
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.payload import Params
 from flnl.core.ranges import NonNegative, Positive, Share, StageNumber
@@ -101,11 +102,11 @@ class FedGR(LossTerm):
             pixels = mean, std
         if self.representation:
             features = network.received(task, task.stream(WEAK_VIEW), output=FEATURES)
-            features = features.to(network.device, network.dtype)
+            features = onto(features, network.device, network.dtype)
         if not self.distillation:
             return Visit(None, None, features, pixels)
         teacher, logits = self._teacher(network, task, state)
-        logits = None if logits is None else logits.to(network.device, network.dtype)
+        logits = None if logits is None else onto(logits, network.device, network.dtype)
         return Visit(teacher, logits, features, pixels)
 
     def _teacher(

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.onto import onto
+
 JITTER, HUE = 0.8, 0.2
 """Largest change of brightness, contrast and saturation, as a factor from 1, and of hue, in turns (FedLSR's code)."""
 JITTERED, GREYED = 0.8, 0.2
@@ -47,14 +49,14 @@ def drawn_colours(rng: np.random.Generator, size: int) -> ColourDraw:
 
 def recoloured(pixels: Tensor, draw: ColourDraw) -> Tensor:
     """``pixels`` [B, 3, H, W] in [0, 1] with changed colours."""
-    kind = draw.kind.to(pixels.device, non_blocking=True)
-    factor = draw.factor.to(pixels, non_blocking=True)
+    kind = onto(draw.kind, pixels.device)
+    factor = onto(draw.factor, pixels)
     for slot in range(3):
         pixels = _blended(pixels, kind[:, slot], factor[:, slot])
-    pixels = _turned(pixels, draw.hue.to(pixels, non_blocking=True))
+    pixels = _turned(pixels, onto(draw.hue, pixels))
     for slot in range(3, 6):
         pixels = _blended(pixels, kind[:, slot], factor[:, slot])
-    greyed = draw.grey.to(pixels.device, non_blocking=True)[:, None, None, None]
+    greyed = onto(draw.grey, pixels.device)[:, None, None, None]
     return torch.where(greyed, _grey(pixels).expand_as(pixels), pixels)
 
 

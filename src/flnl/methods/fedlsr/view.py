@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.methods.fedlsr.colour import ColourDraw, drawn_colours, recoloured
 
 Kind = Literal["rotation", "mirror", "colour"]
@@ -47,7 +48,7 @@ def view(images: Tensor, draw: ViewDraw, pixels: Pixels | None = None) -> Tensor
     if draw.angle is not None:
         images = rotated(images, draw.angle)
     if draw.mirrored is not None:
-        mirrored = draw.mirrored.to(images.device, non_blocking=True)
+        mirrored = onto(draw.mirrored, images.device)
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
     if draw.colours is not None and pixels is not None:
         images = (recoloured(images * pixels.std + pixels.mean, draw.colours) - pixels.mean) / pixels.std
@@ -60,7 +61,7 @@ def rotated(images: Tensor, angle: Tensor) -> Tensor:
     Outside of the image, pixels are those of the nearest edge.
     """
     height, width = images.shape[2:]
-    angle = angle.to(images, non_blocking=True)[:, None, None]
+    angle = onto(angle, images)[:, None, None]
     x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
     y = (torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2)[:, None]
     cosine, sine = angle.cos(), angle.sin()

@@ -21,11 +21,12 @@ def model_distance(one: Params, other: Params, distance: Distance, *, buffers: b
 
     Integers never count; running statistics only with ``buffers``.
     """
-    norms = [
-        float(torch.linalg.vector_norm(tensor.double() - other[name].double()))
+    found = [
+        torch.linalg.vector_norm(tensor.double() - other[name].double())
         for name, tensor in one.items()
         if is_learned(name, tensor) or (buffers and tensor.is_floating_point())
     ]
+    norms = torch.stack(found).tolist() if found else []  # a device is waited for once
     return sum(norms) if distance == "sum_of_norms" else math.hypot(*norms)
 
 

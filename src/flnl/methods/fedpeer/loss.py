@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share, StageNumber
 from flnl.core.step import Step
@@ -57,12 +58,10 @@ class Peer(LossTerm):
         if beta == 0:
             return cross_entropy(step.logits, step.targets), state
         kept = step.kept.get(OwnDistribution)
-        q = (step.broadcast.extras.one(LabelDistribution) if kept is None else kept).shares.to(
-            step.logits.device, non_blocking=True
-        )
+        q = onto((step.broadcast.extras.one(LabelDistribution) if kept is None else kept).shares, step.logits.device)
         floor, terms = self.prob_floor, self.floor_terms
         if self.peer == "sample":
-            peers = peer_labels(q, step.draw.to(q.device, non_blocking=True))
+            peers = peer_labels(q, onto(step.draw, q.device))
             return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
         return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount
@@ -74,11 +75,11 @@ class FedReDA(LossTerm):
         """The teacher's logits of all samples, in eval mode and without augmentation."""
         trust, teacher = SampleTrust.of(task.labels) if state is None else state, task.broadcast.extras.get(Teacher)
         where = network.device
-        logits = None if teacher is None else network.at(teacher.params).outputs(task.samples)["logits"].to(where)
+        logits = None if teacher is None else onto(network.at(teacher.params).outputs(task.samples)["logits"], where)
         zero = torch.zeros((), dtype=torch.int64, device=where)
-        prior = log_prior(task.labels, network.num_classes).to(network.device, network.dtype)
-        trusted = (trust.clean >= TRUSTED).to(where)
-        return Visit(prior, logits, trusted, trust, trust.losses.to(network.device, network.dtype), zero, zero)
+        prior = onto(log_prior(task.labels, network.num_classes), where, network.dtype)
+        trusted = onto(trust.clean >= TRUSTED, where)
+        return Visit(prior, logits, trusted, trust, onto(trust.losses, where, network.dtype), zero, zero)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         student, at = step.logits + state.prior, step.positions

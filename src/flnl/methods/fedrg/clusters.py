@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.stored import stored
 
 EPSILON = 1e-8
@@ -72,14 +73,14 @@ class FeatureClusters:
             F.normalize(means, dim=1),
             5 * ones,
             ones / clusters,
-            means.new_tensor(0.05),
+            means.new_full((), 0.05),
             typical,
-            means.new_tensor(math.nan),
+            means.new_full((), math.nan),
         )
 
-    def to(self, device: torch.device | str) -> FeatureClusters:
+    def to(self, device: torch.device) -> FeatureClusters:
         """The same on ``device``."""
-        return FeatureClusters(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return FeatureClusters(**{field.name: onto(getattr(self, field.name), device) for field in fields(self)})
 
     def agreeing(self, first: Tensor, second: Tensor) -> Tensor:
         """The concentrations [B] of two views' unit features, [B, d] each."""

@@ -12,6 +12,7 @@ from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.inputs import WORDS
 from flnl.core.messages import ClientState, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative, PositiveCount, PositiveShare, Share
@@ -123,7 +124,7 @@ class FedRG(LossTerm):
             clusters, matrix = FeatureClusters.of(means, classes), torch.eye(classes, dtype=first.dtype)
         else:
             clusters, matrix = state.clusters, state.matrix
-        here = clusters.to("cpu")
+        here = clusters.to(torch.device("cpu"))
         kappas = here.agreeing(first, views[-1])
         found = here.with_median(kappas, 1.0) if bool(here.median.isnan()) else here
         responsibilities = found.responsibilities(first, kappas, density=self.density)
@@ -132,7 +133,7 @@ class FedRG(LossTerm):
         if self.view == "strong":
             mean, std = (tensor.clone() for tensor in network.normalisation)
             pixels = mean, std
-        matrix = matrix.to(network.device, network.dtype)
+        matrix = onto(matrix, network.device, network.dtype)
         moving = clusters.to(network.device)
         return Visit(moving, matrix, torch.zeros_like(matrix), split(scores), scores, task.labels, pixels)
 

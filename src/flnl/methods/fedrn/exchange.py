@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import Exchange, Part, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Positive, Share, StageNumber
@@ -148,7 +149,7 @@ class ReliableNeighbours(Exchange):
         logits = network.logits(task.samples)
         right = logits.argmax(1) == task.labels
         noise = stream(task.seed, "image of noise").standard_normal((1, *task.samples.images.shape))
-        output = network.scored(torch.from_numpy(noise).to(network.device, network.dtype))[0]
+        output = network.scored(onto(torch.from_numpy(noise), network.device, network.dtype))[0]
         if not (torch.isfinite(logits).all() and torch.isfinite(output).all()):
             return Payload(), Payload()
         up = Payload(Reliability(float(right.double().mean()), output.double().cpu()))

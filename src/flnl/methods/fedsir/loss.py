@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import Step
@@ -40,7 +41,7 @@ class FedSIR(LossTerm):
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
         """The logarithms of π, [K]."""
         counts = torch.bincount(task.labels, minlength=network.num_classes).clamp_min(1).double()
-        return (counts / counts.sum()).log().to(network.device, network.dtype)
+        return onto((counts / counts.sum()).log(), network.device, network.dtype)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
         logs = adjusted(step.logits, state)

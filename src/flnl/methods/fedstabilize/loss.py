@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Part, Setting
 from flnl.core.ranges import NonNegative
 from flnl.core.step import FEATURES, Step
@@ -52,7 +53,7 @@ def _aligned(step: Step, prototypes: Tensor) -> Tensor:
     """The cosine of each sample's features and its point [B]."""
     own = prototypes[step.labels]
     if step.mixing is not None:
-        partner = step.mixing.partner.to(own.device, non_blocking=True)
+        partner = onto(step.mixing.partner, own.device)
         own = slerp(own, own[partner], step.mixing.share)
     features = step.output(FEATURES)
     return (F.normalize(features, dim=1) * own.to(features.dtype)).sum(1)

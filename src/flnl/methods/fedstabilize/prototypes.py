@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flnl.core.onto import onto
 from flnl.core.ranges import Seed
 from flnl.core.streams import of_part, stream
 from flnl.models.outputs import why_features_stay
@@ -83,7 +84,7 @@ class Prototypes:
         name = head_of(params)
         assert name is not None, "refused otherwise"
         classes, width = params[name].shape
-        return turned(classes, width, self.seed, self.rotation).to(params[name])
+        return onto(turned(classes, width, self.seed, self.rotation), params[name])
 
 
 def attainable(prototypes: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share, StageNumber
 from flnl.core.step import Step
@@ -121,9 +122,7 @@ class FLR(LossTerm):
             else next(iter(averages.values()))
         )
         if step.mixing is not None:
-            target = mixed_pair(
-                target, target[step.mixing.partner.to(target.device, non_blocking=True)], step.mixing.share
-            )
+            target = mixed_pair(target, target[onto(step.mixing.partner, target.device)], step.mixing.share)
         loss = regulariser(step.logits, target, inner_max=self.inner_max, clamp=self.clamp)
         return self.lam * loss, after
 

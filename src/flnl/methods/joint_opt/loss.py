@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
 from flnl.core.step import Step
@@ -74,16 +75,16 @@ class JointOpt(LossTerm):
     def begin(self, network: Model, task: ClientTask, state: SoftLabels | None) -> Visit:
         """The soft labels as the last visit left them; at the first visit, those that the client holds."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
-        held = task.labels.to(like.device)
+        held = onto(task.labels, like.device)
         labels = (
             SoftLabels.of(held, network.num_classes, self.window, like.dtype)
             if state is None
             else state.following(held)
         )
-        counts = torch.ones(network.num_classes, device=like.device)
+        counts = torch.ones(network.num_classes)
         if self.prior == "labels":
-            counts = torch.bincount(held, minlength=network.num_classes)
-        prior = counts.to(like.dtype) / counts.sum().clamp(min=1)
+            counts = torch.bincount(task.labels, minlength=network.num_classes)
+        prior = onto(counts.to(like.dtype) / counts.sum().clamp(min=1), like)
         updates = self.update_from is not None and task.broadcast.clock.since(self.first_stage) >= self.update_from
         return Visit(labels, prior, updates)
 
@@ -91,7 +92,7 @@ class JointOpt(LossTerm):
         """The loss, [B] without a prior, otherwise a scalar; the state with this batch's predictions."""
         targets = state.labels.values[step.positions]
         if step.mixing is not None:
-            partner = step.mixing.partner.to(targets.device, non_blocking=True)
+            partner = onto(step.mixing.partner, targets.device)
             targets = mixed_pair(targets, targets[partner], step.mixing.share)
         loss = classification_and_entropy(step.logits, targets, self.beta)
         if self.alpha:

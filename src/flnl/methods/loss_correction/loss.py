@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.methods.loss_correction.transition import SMALLEST, TransitionMatrix
@@ -46,7 +47,7 @@ class LossCorrection(LossTerm):
         estimate = step.kept.get(TransitionMatrix)
         if estimate is None:
             return cross_entropy(step.logits, step.targets), state
-        matrix = estimate.values.to(step.logits.device, non_blocking=True)
+        matrix = onto(estimate.values, step.logits.device)
         if self.form == "forward":
             return forward_loss(step.logits, step.targets, matrix), state
         return reweighted_loss(step.logits, step.targets, matrix, constant=True), state

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
@@ -58,9 +59,9 @@ class Revision(LossTerm):
     def begin(self, network: Model, task: ClientTask, state: Slack | None) -> Learning:
         """Δ as the last visit left it; so are its moments if optimisers go on, otherwise they start from zero."""
         zero = torch.zeros(network.num_classes, network.num_classes, dtype=network.dtype, device=network.device)
-        slack, moments = zero if state is None else state.values.to(zero), (zero, zero, zero[0, 0])
+        slack, moments = zero if state is None else onto(state.values, zero), (zero, zero, zero[0, 0])
         if state is not None and state.moments is not None and task.state.momentum is not None:
-            mean, square, steps = (moment.to(zero) for moment in state.moments)
+            mean, square, steps = (onto(moment, zero) for moment in state.moments)
             moments = mean, square, steps
         return Learning(slack, *moments)
 
@@ -69,7 +70,7 @@ class Revision(LossTerm):
         estimate = step.kept.get(TransitionMatrix)
         if estimate is None:
             return cross_entropy(step.logits, step.targets), state
-        matrix, logits = estimate.values.to(state.slack, non_blocking=True), step.logits.detach()
+        matrix, logits = onto(estimate.values, state.slack), step.logits.detach()
 
         def mean(slack: Tensor) -> Tensor:
             return weighted_mean(self._losses(logits, step.targets, matrix, slack), step.weight)

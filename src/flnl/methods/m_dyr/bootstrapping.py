@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.step import Mixing
 from flnl.parts.losses.targets import of_labels
 
@@ -23,7 +24,7 @@ def one_hot(logits: Tensor) -> Tensor:
 
 def both(logs: Tensor, labels: Tensor, predicted: Tensor, wrong: Tensor, mixing: Mixing) -> Tensor:
     """The bootstrapped losses of a mixed batch [B]: that of its own target with λ, that of its partner's with 1 - λ."""
-    partner = mixing.partner.to(logs.device, non_blocking=True)
+    partner = onto(mixing.partner, logs.device)
     own = bootstrapped(logs, labels, predicted, wrong)
     other = bootstrapped(logs, labels[partner], predicted[partner], wrong[partner])
     return mixing.share * own + (1 - mixing.share) * other
@@ -31,7 +32,7 @@ def both(logs: Tensor, labels: Tensor, predicted: Tensor, wrong: Tensor, mixing:
 
 def by_cleanness(inputs: Tensor, wrong: Tensor, partner: Tensor) -> Tensor:
     """Inputs [B, ...] mixed with their partners', each with weight 1 - B."""
-    partner = partner.to(inputs.device, non_blocking=True)
+    partner = onto(partner, inputs.device)
     share = (1 - wrong) / ((1 - wrong) + (1 - wrong[partner]))
     share = share.reshape(-1, *[1] * (inputs.dim() - 1)).to(inputs.dtype)
     return share * inputs + (1 - share) * inputs[partner]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import Count, NonNegative, Positive, PositiveCount, StageNumber
@@ -79,7 +80,10 @@ class MDYR(LossTerm):
         labels = task.labels
         losses = sample_losses(network.received(task), labels)
         by_loss = WrongByLoss.fitted(losses.numpy(), self.fewest, like)
-        return Visit(by_loss, WrongProbability(by_loss.of(losses.to(like)), labels.to(like.device)))
+        return Visit(
+            by_loss,
+            WrongProbability(by_loss.of(onto(losses, like)), onto(labels, like.device)),
+        )
 
     def draw(self, rng: np.random.Generator, size: int) -> Mixing:
         return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
@@ -134,5 +138,5 @@ class MDYR(LossTerm):
 
 def mixed_up(logits: Tensor, labels: Tensor, mixing: Mixing) -> Tensor:
     """The cross-entropies [B] of mixed images: that of the own label with λ, that of the partner's with 1 - λ."""
-    losses, partner = -F.log_softmax(logits, 1), mixing.partner.to(labels.device, non_blocking=True)
+    losses, partner = -F.log_softmax(logits, 1), onto(mixing.partner, labels.device)
     return mixing.share * of_labels(losses, labels) + (1 - mixing.share) * of_labels(losses, labels[partner])

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flnl.core.onto import onto
+
 Array = NDArray[np.float64]
 EDGE = 1e-4
 """Values are held this far from 0 and 1, where a beta density may be infinite."""
@@ -99,7 +101,7 @@ class WrongByLoss:
         values = BetaMixture.fitted(scaled).wrong(np.linspace(EDGE, 1 - EDGE, BINS))
         values[values.argmax() :] = values.max()
         table = torch.from_numpy(values.clip(EDGE, 1 - EDGE))
-        return cls(table.to(like), like.new_tensor(low), like.new_tensor(high))
+        return cls(onto(table, like), like.new_full((), low), like.new_full((), high))
 
     def of(self, losses: Tensor) -> Tensor:
         """B [n] of losses [n]."""

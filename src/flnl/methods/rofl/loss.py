@@ -11,6 +11,7 @@ from torch import Tensor
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import FEATURES, Step
@@ -75,14 +76,14 @@ class RoFL(LossTerm):
                 centroids = torch.where(sent.values.any(1)[:, None], sent.values, centroids)
         else:
             centroids = sent.values
-        centroids = centroids.to(network.device, network.dtype)
+        centroids = onto(centroids, network.device, network.dtype)
         predicted = network.received(task).argmax(1) if task.broadcast.round >= self.T_pl else labels
         losses, own = centroids.new_zeros(len(labels)), own_noise_rate(task)
         forget = (
-            None if own is None else losses.new_tensor(self._forget(task.broadcast.round, own), dtype=torch.float64)
+            None if own is None else losses.new_full((), self._forget(task.broadcast.round, own), dtype=torch.float64)
         )
         doubted = torch.zeros_like(losses, dtype=torch.bool)
-        return Visit(centroids, predicted.to(network.device), losses, doubted, forget)
+        return Visit(centroids, onto(predicted, network.device), losses, doubted, forget)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         """The losses [B], scaled so that their mean is the mean over I; the state with this batch."""
@@ -150,7 +151,7 @@ def _mixed(labels: Tensor, like: Tensor, step: Step) -> Tensor:
     if step.mixing is None:
         return labels
     soft = (labels[:, None] == torch.arange(like.shape[1], device=like.device)).to(like.dtype)
-    partner = step.mixing.partner.to(like.device, non_blocking=True)
+    partner = onto(step.mixing.partner, like.device)
     return step.mixing.share * soft + (1 - step.mixing.share) * soft.index_select(0, partner)
 
 

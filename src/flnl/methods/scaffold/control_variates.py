@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.payload import Params
 from flnl.engine.network import Network
 
@@ -56,9 +57,9 @@ def full_gradient(
     """
     assert isinstance(network, Network), "a gradient needs a full Network, not only the Model protocol"
     device, dtype = network.device, network.dtype
-    labels = task.labels.to(device)
+    labels = onto(task.labels, device)
     weight = torch.ones(len(labels)) if task.state.weight is None else task.state.weight
-    shares = (weight.double() / weight.double().sum().clamp_min(1e-12)).to(device, dtype)
+    shares = onto(weight.double() / weight.double().sum().clamp_min(1e-12), device, dtype)
     places = torch.arange(len(labels))
     with network.apart(), torch.enable_grad():
         network.load(task.broadcast.params)
@@ -68,7 +69,8 @@ def full_gradient(
         for part in (places,) if network.has_batch_norm else places.split(network.chunk(1)):
             inputs = network.prepare(network.here(task.samples.images).read(task.samples.index[part]))
             network.count(len(part))
-            loss = (shares[part] * losses(network.module(inputs), labels[part])).sum()
+            there = onto(part, device)
+            loss = (shares[there] * losses(network.module(inputs), labels[there])).sum()
             gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
             for total, gradient in zip(found.values(), gradients, strict=True):
                 if gradient is not None:

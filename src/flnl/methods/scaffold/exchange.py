@@ -11,6 +11,7 @@ from torch import nn
 from flnl.core.findings import Finding, Scalar
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.optimizer import SGD
 from flnl.core.parts import Aggregator, BatchRule, Exchange, LossTerm, Part, Setting
 from flnl.core.payload import Params, Payload, is_learned
@@ -144,7 +145,7 @@ class ControlVariates(Exchange):
         """``c_k − c`` for the visit."""
         variate, own = task.broadcast.extras.one(ControlVariate).values, _own(task)
         return Payload(
-            Drift({name: (own[name] - variate[name]).to(network.device) for name in network.trainable()})
+            Drift({name: onto(own[name] - variate[name], network.device) for name in network.trainable()})
         ), Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

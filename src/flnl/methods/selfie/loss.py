@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Fit
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import Count, PositiveCount, Share, StageNumber
@@ -61,9 +62,9 @@ class Selfie(LossTerm):
 
     def begin(self, network: Model, task: ClientTask, state: History | None) -> Visit:
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
-        labels, own = task.labels.to(like.device), own_noise_rate(task)
+        labels, own = onto(task.labels, like.device), own_noise_rate(task)
         history = History.of(labels, self.length) if state is None else replace(state, held=labels)
-        rate = torch.tensor(self.noise_rate if own is None else own, dtype=torch.float64, device=like.device)
+        rate = like.new_full((), self.noise_rate if own is None else own, dtype=torch.float64)
         return Visit(history, rate)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:

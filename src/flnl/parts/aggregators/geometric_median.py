@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.messages import Combined
+from flnl.core.onto import onto
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import NonNegative, Positive, PositiveCount
 from flnl.parts.aggregators.median import median
@@ -65,7 +66,7 @@ class GeometricMedian(OfModels):
 
     def _median(self, moved: dict[str, Tensor], shares: Tensor, found: dict[str, Tensor]) -> Tensor:
         """Put the median of ``moved``, float64 [m, d] by name, into ``found``; return the last weights [m]."""
-        own = shares.to(next(iter(moved.values())).device)
+        own = onto(shares, next(iter(moved.values())).device)
         if self.start == "mean":
             z = {name: own @ deltas for name, deltas in moved.items()}
         else:

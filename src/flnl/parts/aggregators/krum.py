@@ -11,6 +11,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from flnl.core.messages import Combined
+from flnl.core.onto import onto
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import PositiveCount
 from flnl.numerics.rounding import whole
@@ -60,7 +61,7 @@ def squared_distances(params: Params, blocks: Sequence[Models]) -> Tensor:
         if is_learned(name, received):
             sent = entries(blocks, name)
             moved = (sent.double() - received.double()).reshape(len(sent), -1)
-            total = total.to(moved.device) + torch.stack([(moved - own).square().sum(1) for own in moved])
+            total = onto(total, moved.device) + torch.stack([(moved - own).square().sum(1) for own in moved])
     return total.cpu()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.messages import Combined
+from flnl.core.onto import onto
 from flnl.core.payload import Params, Payload
 from flnl.parts.aggregators.models import Models, OfModels, by_columns
 
@@ -37,7 +38,7 @@ def median(values: Tensor, weights: Tensor) -> Tensor:
     tensor([3.])
     """
     ordered, place = values.sort(0)
-    weights = weights.to(values.device)
+    weights = onto(weights, values.device)
     reached, below, above = (torch.zeros_like(place[0]) for _ in range(3))
     for row in place:
         reached += 2 * weights[row]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, PositiveCount, PositiveShare
 from flnl.core.step import Step
@@ -72,7 +73,7 @@ class TruncatedByVisit(LossTerm):
             logs = F.log_softmax(network.received(task).double(), 1)
             above = of_labels(logs, task.labels.to(logs.device)).cpu() > math.log(self.kappa)
             kept = above if int(above.sum()) >= self.least else kept
-        return kept.to(network.device)
+        return onto(kept, network.device)
 
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Any]:
         """The loss [B]; it and its gradient are finite for any p_y."""
@@ -81,7 +82,7 @@ class TruncatedByVisit(LossTerm):
         kept = state.index_select(0, step.positions)
         if step.mixing is None:
             return torch.where(kept, expected(losses, step.targets), constant), state
-        partner = step.mixing.partner.to(losses.device, non_blocking=True)
+        partner = onto(step.mixing.partner, losses.device)
         one = torch.where(kept, of_labels(losses, step.labels), constant)
         other = of_labels(losses, step.labels.index_select(0, partner))
         other = torch.where(kept.index_select(0, partner), other, constant)

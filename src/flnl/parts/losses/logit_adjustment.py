@@ -6,13 +6,14 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.numerics.scaling import label_shares
 
 
 def log_prior(network: Model, task: ClientTask) -> Tensor:
     """The logarithms of the classes' shares π among the client's labels, [K]; -inf for classes that it lacks."""
     shares = torch.from_numpy(label_shares(task.labels.numpy(), network.num_classes))
-    return shares.log().to(network.device, network.dtype)
+    return onto(shares.log(), network.device, network.dtype)
 
 
 def adjusted(logits: Tensor, log_prior: Tensor) -> Tensor:

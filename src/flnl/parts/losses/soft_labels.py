@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
+from flnl.core.onto import onto
 from flnl.core.parts import BatchRule, LossTerm, Part, Setting
 from flnl.core.step import Step
 from flnl.parts.losses.targets import of_labels
@@ -50,7 +51,7 @@ class SoftLabels(LossTerm):
     def begin(self, network: Model, task: ClientTask, state: Any) -> Shares:
         people = task.samples.people
         found = shares(task.labels.cpu()[None] if people is None else people, network.num_classes)
-        return Shares(found.to(network.device, network.dtype))
+        return Shares(onto(found, network.device, network.dtype))
 
     def __call__(self, step: Step, state: Shares) -> tuple[Tensor, Shares]:
         q, losses = state.people[step.positions].to(step.logits.dtype), -step.logits.log_softmax(1)

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.onto import onto
+
 
 def expected(losses: Tensor, targets: Tensor) -> Tensor:
     """``Σ_j t_j ℓ_j`` [B], from the loss for each label [B, K] and targets, int64 [B] or float [B, K].
@@ -40,7 +42,7 @@ def of_labels(values: Tensor, labels: Tensor) -> Tensor:
 def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor:
     """The soft label of a mixed input, ``λ t_a + (1 - λ) t_b`` [B, K]; ``share`` is λ, of all rows or of each [B]."""
     if isinstance(share, Tensor):
-        share = share.to(target.device, target.dtype, non_blocking=True)
+        share = onto(share, target.device, target.dtype)
         share = share[:, None] if share.dim() == 1 else share
     else:
         share = target.new_full((), share)
