@@ -137,8 +137,8 @@ def test_what_waits_is_heard(gpu: str, tmp_path: Path, monkeypatch: pytest.Monke
     library = torch.get_device_module(gpu)
     number = torch.zeros(1, device=gpu)
 
-    def looks(loss: Any) -> None:
-        backward(loss)
+    def looks(loss: Any, share: float) -> None:
+        backward(loss, share)
         number.item()
 
     monkeypatch.setattr(sgd, "backward", looks)

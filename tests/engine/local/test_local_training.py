@@ -24,6 +24,7 @@ from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.batching import batch_sizes
+from flnl.engine.local.objective import backward
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.parts.batches import Mixup, Plain
@@ -755,3 +756,26 @@ def test_to_ask_another_model_changes_nothing(alone: bool) -> None:
         (samples,) = (t.samples for t in given if len(t.samples) == len(said))
         torch.testing.assert_close(said, module(samples.read().double()).detach(), rtol=1e-12, atol=1e-12)
     assert len(asks.said) == 2 * (1 + TRAINING.epochs + 1)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 3)], ids=["a number", "rows", "rows of clients"])
+def test_backward_gives_torchs_gradients_of_the_weighted_sum(shape: tuple[int, ...]) -> None:
+    """Also added to those that are there, and where the loss is the parameter, whose gradient may then be changed."""
+    numbers = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours, theirs = (torch.nn.Parameter(numbers.clone()) for _ in range(2))
+    for loss in (torch.sin, torch.Tensor.exp, lambda p: p.reshape(shape)):
+        backward(loss(ours), 0.25)
+        (0.25 * loss(theirs)).sum().backward()
+        assert torch.equal(gradient(ours), gradient(theirs))
+    for _ in range(2):
+        ours.grad = None
+        backward(ours.reshape(shape), 0.25)
+        assert bool((gradient(ours) == 0.25).all())
+        gradient(ours).mul_(2)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        backward(numbers.sin(), 0.25)
+
+
+def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad

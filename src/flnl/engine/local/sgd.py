@@ -141,7 +141,7 @@ class LocalTraining:
                 parameter.grad = None
             with network.autocast():
                 loss = client.training_step(step, objective)
-            backward(loss)
+            backward(loss, 1 / len(loss) if loss.dim() else 1.0)  # a number, or rows [B]
             if self.gradient is not None:
                 with torch.no_grad():
                     gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from flnl.core.onto import onto
 from flnl.core.payload import Params
 from flnl.core.training import Training
+from flnl.engine.local.objective import backward
 from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -163,7 +164,7 @@ class Stepper:
             outputs = self.many.outputs(batch.inputs, len(view.members), compiled=compiled)
             self.network.count(batch.labels.numel())
             loss = self.objective.loss(view.members, tensors, outputs, batch)
-        loss.backward(_shares(loss))
+        backward(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0)  # losses [K], or rows [K, B]
         self.many.bind(tensors)
         if self.job.gradient is not None:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
@@ -212,22 +213,6 @@ class Stepper:
     def _by_client(self, view: View, tensors: Params) -> Params:
         """Tensors in the layers' layout as [K, *shape]."""
         return {name: self.many.client(name, t.detach(), len(view.members)) for name, t in tensors.items()}
-
-
-def _shares(losses: Tensor) -> Tensor:
-    """What losses [K], or rows [K, B], count in the sum of the clients' losses: 1 each, or 1 / B."""
-    if losses.device.type == "cpu":
-        return _shares_on_cpu(losses.shape, losses.dtype)
-    return torch.full_like(losses, _share(losses.shape))  # a recorded step has its own
-
-
-@cache
-def _shares_on_cpu(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.full(shape, _share(shape), dtype=dtype)
-
-
-def _share(shape: torch.Size) -> float:
-    return 1 / shape[1] if len(shape) == 2 else 1.0
 
 
 def clip(gradients: Sequence[Tensor], clients: int, most: float) -> None:
