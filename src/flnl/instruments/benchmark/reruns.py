@@ -15,7 +15,6 @@ from flnl.core.errors import UserError
 from flnl.numerics import moments
 from flnl.record.trace import Trace
 from flnl.storage.input_file import parse_json
-from flnl.storage.output_file import save_output
 
 FILE = "reruns.jsonl"
 
@@ -38,6 +37,11 @@ class Rerun:
     commit: str | None
     cpu_time_s: float | None
 
+    @property
+    def run(self) -> Run:
+        """Which one it is."""
+        return self.entry, self.task, self.seed
+
     @classmethod
     def of(cls, run: Run, first: Trace, now: Trace) -> Rerun:
         """The comparison of a run with the one made again."""
@@ -58,7 +62,7 @@ class Reruns:
 
     @classmethod
     def load(cls, folder: Path) -> Reruns:
-        """Those kept in a version's folder; none if there is no file.
+        """Those kept in a version's folder, of one run on one machine the last; none if there is no file.
 
         Raises:
             UserError: if the file is damaged.
@@ -69,24 +73,24 @@ class Reruns:
         except FileNotFoundError:
             return cls()
         try:
-            return cls(_ROWS.validate_python([parse_json(line) for line in text.splitlines()]))
+            rows = _ROWS.validate_python([parse_json(line) for line in text.splitlines()])
+            return cls([*{(row.run, row.machine): row for row in rows}.values()])
         except ValueError as error:
             raise UserError(f"{file} is damaged: {str(error).splitlines()[0]}") from None
 
     @classmethod
     def add(cls, folder: Path, new: Rerun) -> None:
-        """Keep one more, in place of the same run's on the same machine.
+        """Keep one more, in place of the same run's on the same machine. Several processes may do so at a time.
 
         Raises:
-            UserError: if the file is damaged or cannot be written.
+            OSError: if it cannot be written.
         """
-        kept = [row for row in cls.load(folder).values if _place(row) != _place(new)]
-        rows = "".join(json.dumps(asdict(row)) + "\n" for row in (*kept, new))
-        save_output(str(folder / FILE), folder / FILE, rows.encode())
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(new)) + "\n")
 
     def has(self, run: Run, machine: str | None) -> bool:
         """Whether a run was made again on a machine."""
-        return any(_place(row) == (*run, machine) for row in self.values)
+        return any((row.run, row.machine) == (run, machine) for row in self.values)
 
     def time(self, entry: str, base: str, tasks: Iterable[str]) -> float | None:
         """Processor seconds of an entry beside those of ``base`` on one machine, mean over ``tasks``.
@@ -110,7 +114,7 @@ class Reruns:
         found: dict[str | None, dict[Run, float]] = {}
         for row in self.values:
             if row.cpu_time_s is not None:
-                found.setdefault(row.machine, {})[row.entry, row.task, row.seed] = row.cpu_time_s
+                found.setdefault(row.machine, {})[row.run] = row.cpu_time_s
         return found
 
     @property
@@ -120,10 +124,6 @@ class Reruns:
         for row in self.values:
             found.setdefault((_processor(row.first_machine), _processor(row.machine)), []).append(row)
         return found
-
-
-def _place(row: Rerun) -> tuple[object, ...]:
-    return row.entry, row.task, row.seed, row.machine
 
 
 def _processor(machine: str | None) -> str:
