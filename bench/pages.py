@@ -21,6 +21,7 @@ from flnl.config.folders import CONF
 from flnl.console.templates import template
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark import page as benchmark
+from flnl.instruments.benchmark.reruns import Reruns
 from flnl.instruments.compare.significance import Paired
 from flnl.instruments.tables import load, run_record
 from flnl.instruments.tables.render import rendered, scales
@@ -233,7 +234,8 @@ def seeds_apart() -> tuple[float, float]:
 def benchmarked() -> benchmark.Page:
     """The benchmark's page, of its newest version."""
     newest = definition.load()
-    return benchmark.Page(newest, [*entries.entries(newest)], entries.RESULTS / newest.version)
+    folder = entries.RESULTS / newest.version
+    return benchmark.Page(newest, [*entries.entries(newest)], folder, Reruns.load(folder))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from flnl.core.onto import onto
 from flnl.core.step import Phase, Step
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
@@ -110,8 +111,23 @@ def test_from_the_second_round_on_nothing_is_sent_to_the_device_with_a_wait(
         next(rounds)
         with device.waits.counting() as events:
             list(rounds)
-    sent = {event.place for event in events if event.kind in ("h2d", "shape", "mask")}
+    sent = {event.place for event in events if event.kind in ("h2d", "shape", "mask", RACE)}
     assert not {place for place in sent if not place.startswith("flnl/data/images.py")}
+
+
+def test_only_a_copy_to_the_host_is_waited_for(gpu: str) -> None:
+    """Whatever the place is given by; the type of a tensor is taken over, that of a device is not one."""
+    if gpu != device.NAME:
+        pytest.skip("tells the simulated GPU's kinds of waits apart")
+    here, there = torch.arange(3), torch.zeros(1, dtype=torch.float64, device=gpu)
+    with device.waits.counting() as events:
+        moved = [onto(here, there), onto(here, torch.device(gpu)), onto(here, torch.device(gpu), torch.float32)]
+    assert {event.kind for event in events} == {"h2d_async"}
+    assert [tensor.dtype for tensor in moved] == [torch.float64, torch.int64, torch.float32]
+    with device.waits.counting() as events:
+        back = onto(moved[0], torch.device("cpu")), onto(moved[1], here)
+    assert {event.kind for event in events} == {"d2h"}
+    assert all(torch.equal(tensor.long(), here) for tensor in back)
 
 
 @pytest.mark.parametrize("graphs", ["branches", "none"])

@@ -41,7 +41,7 @@ from flnl.core.errors import UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
-from flnl.instruments.benchmark.reruns import Rerun, Reruns
+from flnl.instruments.benchmark.reruns import Program, Rerun, Reruns
 from flnl.instruments.tune.space import Space
 from flnl.record.run import RunRecord
 from flnl.record.trace import Trace
@@ -97,12 +97,12 @@ def parser() -> Parser:
     arguments.add_argument(
         "--each",
         action="store_true",
-        help="of verify: the first seed of every entry in every task (with --name of that one and of FedAvg)",
+        help="of verify: the first seed of every entry in every task",
     )
     arguments.add_argument(
         "--keep",
         action="store_true",
-        help="of verify: write down what comes out, and leave out what this machine has made again before",
+        help="of verify: write down what comes out, and leave out what this program has made again on this machine",
     )
     arguments.add_argument("--version", metavar="VERSION", help="of the benchmark; by default the newest")
     arguments.add_argument(
@@ -136,6 +136,8 @@ def benchmark(arguments: Sequence[str]) -> bool:
         raise UserError(f"flnl benchmark {options.verb} takes no --draw, --each, --keep; verify does")
     if options.draw and options.each:
         raise UserError("--draw chooses one run, and --each takes many: give one of them")
+    if options.keep and launching:
+        raise UserError("--keep takes nothing after --: what is kept are the entries' own runs")
     if options.verb == "list":
         show(version, options.results)
     elif options.verb == "run":
@@ -272,56 +274,72 @@ def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> 
     """Make runs of entries again; return whether all their numbers are those of the entries.
 
     Raises:
-        UserError: if there is no such run, or one cannot be made here.
+        UserError: if there is no such run, or one cannot be made here: others are made nevertheless.
     """
     folder = options.results / version.version
-    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
-    names = {options.name, FEDAVG} if options.each else {options.name}
-    entered = [one for one in entries.entries(version, options.results) if not options.name or one.name in names]
-    those = claims(version, entered, tasks)
-    if not {None, *(claim.entry for claim in those)} >= {options.name} or not those:
-        raise UserError(f"{folder} has no run of {options.name or 'an entry'} in these tasks")
-    if options.each:
-        those = [claim for claim in those if claim.seed == version.seeds[0]]
-    else:
-        those = [drawn(those, options.draw or date.today().isoformat())]
     if options.keep:
         check_folder(f"--results {options.results}", folder)
+    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    chosen = _chosen(claims(version, [*entries.entries(version, options.results)], tasks), version, options)
+    if not chosen:
+        raise UserError(f"{folder} has no run of {options.name or 'an entry'} in these tasks")
     pin()  # before torch is first imported
-    same = True
-    for number, claim in enumerate(those, 1):
-        if options.keep and Reruns.load(folder).has(claim.run, _machine()):
-            print_line(f"{claim}: this machine has made it again before")
+    same, failed = True, []
+    for number, claim in enumerate(chosen, 1):
+        before = Reruns.load(folder).of(claim.run, _program()) if options.keep else None
+        of = f"[{number}/{len(chosen)}] " if len(chosen) > 1 else ""
+        print_line(f"{of}{claim}: {'made again before' if before else shlex.join(['flnl', *claim.overrides])}")
+        try:
+            rerun = before or _again(claim, search_path(options.config_dir), launching)
+        except UserError as error:  # such as data that are not here
+            failed.append(f"{claim}: {error}")
+            print_line(f"failed: {failed[-1]}", to=sys.stderr)
             continue
-        of = f"[{number}/{len(those)}] " if len(those) > 1 else ""
-        print_line(f"{of}{claim}: {shlex.join(['flnl', *claim.overrides])}")
-        rerun = _again(claim, search_path(options.config_dir), launching)
+        _tell(claim, rerun)
         same &= not rerun.different
-        if options.keep:
+        if options.keep and before is None:
             Reruns.add(folder, rerun)
+    if failed:
+        raise UserError(f"not made: {'; '.join(failed)}")
     return same
 
 
-def _machine() -> str | None:
+def _chosen(those: Sequence[Claim], version: Benchmark, options: Namespace) -> list[Claim]:
+    """What is made again: the first seed of each, with FedAvg's if times are kept, or the one that is drawn."""
+    named = [claim for claim in those if options.name in (None, claim.entry)]
+    if not options.each:
+        return [drawn(named, options.draw or date.today().isoformat())] if named else []
+    tasks = {claim.task for claim in named}
+    base = [claim for claim in those if claim.entry == FEDAVG and claim.task in tasks and options.keep]
+    first = [claim for claim in (*base, *named) if claim.seed == version.seeds[0]]
+    return [*{tuple(claim.overrides): claim for claim in first}.values()]
+
+
+def _program() -> Program:
+    """What makes runs here."""
     from flnl.run.record import environment
 
-    return environment().machine
+    here = environment()
+    return here.machine, here.commit
 
 
 def _again(claim: Claim, own: Sequence[str], launching: Sequence[str]) -> Rerun:
-    """Make a run again, and print how its numbers compare."""
+    """Make a run again."""
     from flnl.api.runs import run as trained
 
     quiet = ("wandb.mode=disabled", "figures=false", "products=false")
     with tempfile.TemporaryDirectory() as folder:
         trained([*own, *claim.overrides, *quiet, f"output={folder}/run", *launching])
-        rerun = Rerun.of(claim.run, claim.trace, Trace.of(RunRecord.open(Path(folder) / "run")))
+        return Rerun.of(claim.run, claim.trace, Trace.of(RunRecord.open(Path(folder) / "run")))
+
+
+def _tell(claim: Claim, rerun: Rerun) -> None:
+    """Print how the numbers compare."""
     print_line(f"{claim}: {counted(rerun.numbers, 'number')}, {len(rerun.different) or 'none'} different")
     for name, (first, here) in rerun.different.items():
         print_line(f"  {name}: {first!r} then, {here!r} now")
     for origin in claim.trace.origins if rerun.different else ():
         print_line(f"then: torch {origin.torch}, {origin.machine}, commit {origin.commit}; now: torch {rerun.torch}")
-    return rerun
 
 
 def render(version: Benchmark, results: Path) -> None:
@@ -339,10 +357,12 @@ def render(version: Benchmark, results: Path) -> None:
         raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
     folder = results / version.version
     page = Page(version, found, folder, Reruns.load(folder))
-    if len(page.standing.scores) > 1:
-        for name, figure in (("ranks.png", page.diagram()), ("cost.png", page.cost_figure())):
-            figure.savefig(folder / name, dpi=150)
-            print_line(str(folder / name))
+    figures = {"ranks.png": page.diagram()} if len(page.standing.scores) > 1 else {}
+    if page.timed:
+        figures["cost.png"] = page.cost_figure()
+    for name, figure in figures.items():
+        figure.savefig(folder / name, dpi=150)
+        print_line(str(folder / name))
     save_output(str(folder / PAGE), folder / PAGE, page.markdown().encode())
     print_line(str(folder / PAGE))
 

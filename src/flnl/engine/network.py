@@ -147,10 +147,10 @@ class Network(RunModel):
         self._write(params)
 
     def _write(self, params: Params) -> None:
-        self._awaited = None
+        self._awaited, waits = None, self.device.type == "cpu"
         with torch.no_grad():
             for name, tensor in self._module.state_dict(keep_vars=True).items():
-                tensor.copy_(params[name], non_blocking=self.device.type != "cpu")
+                tensor.copy_(params[name], non_blocking=not waits)
 
     @contextmanager
     def holding(self, params: Params) -> Iterator[None]:

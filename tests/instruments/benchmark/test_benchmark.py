@@ -175,16 +175,19 @@ def timed(machine: str, first: str | None = None, **seconds: float) -> list[Reru
     ]
 
 
-def made_again(monkeypatch: pytest.MonkeyPatch, rules: Benchmark = RULES) -> list[list[str]]:
-    """Runs are noted here in place of being made; all give 0.91, and 0.93 as the best."""
+def made_again(monkeypatch: pytest.MonkeyPatch, rules: Benchmark = RULES, fails: str = "") -> list[list[str]]:
+    """Runs are noted here in place of being made; all but those with a word give 0.91, and 0.93 as the best."""
     made: list[list[str]] = []
 
     def run(words: list[str]) -> None:
+        if fails in words:
+            raise UserError("no such data")
         made.append(words)
-        folder = Path(words[-1].partition("=")[2])
+        folder = next(Path(word.partition("=")[2]) for word in words if word.startswith("output="))
         folder.mkdir()
         metrics = {"mean_last_10": 0.91, "best_mean_10": 0.93}
-        RunRecord(status="finished", key="k", metrics=metrics, machine=environment().machine).write(folder)
+        here = environment()
+        RunRecord(status="finished", key="k", metrics=metrics, machine=here.machine, commit=here.commit).write(folder)
 
     monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
     monkeypatch.setattr("flnl.commands.benchmark.definition.load", lambda _: rules)
@@ -347,6 +350,8 @@ def test_figures_are_drawn_of_the_ranked_entries(results: Path) -> None:
     shown = " ".join(text.get_text() for text in page.diagram().axes[0].texts).split()
     assert {"fedavg", "better", "1.00", "2.00"} <= {*shown}
     page = replace(page, reruns=Reruns([*timed("slow", fedavg=10, better=30), *timed("fast", fedavg=4)]))
+    assert not Page(page.benchmark, page.entries, page.folder).timed
+    assert page.timed
     (axes,) = page.cost_figure().axes
     points = np.asarray(axes.collections[0].get_offsets(), float)
     assert sorted(map(tuple, points.tolist())) == [(1.0, 58.0), (3.0, 78.0)]
@@ -402,32 +407,56 @@ def test_a_run_is_made_again_with_the_files_of_its_method(
     assert not (tmp_path / "t" / reruns.FILE).exists()
 
 
-def test_with_each_the_first_seeds_are_made_again_beside_fedavgs_and_kept_once_a_machine(
+def test_with_each_the_first_seeds_are_made_again_beside_fedavgs_and_kept_once_a_program(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And a number that is another one is told, fails the command, and is kept."""
+    """And a number that is another one is told, fails the command each time, and is kept."""
     made = made_again(monkeypatch)
     words = ["verify", "--name", "half", "--each", "--keep", "--results", str(results)]
-    assert not command(words), "another one than 0.91 is made again in the tasks of FedAvg"
-    assert ["experiment=benchmark/one" in words for words in made].count(True) == 2
-    assert [word for words in made for word in words if word.startswith("method=")] == ["method=fedavg"] * 3 + [
-        "method=half"
+    assert not command(words), "FedAvg's is another one than 0.91"
+    assert [[word for word in words if word.startswith(("method", "experiment", "seed"))] for words in made] == [
+        ["method=fedavg", "experiment=benchmark/one", "seed=1"],
+        ["method=half", "experiment=benchmark/one", "seed=1"],
     ]
-    assert {word for words in made for word in words if word.startswith("seed=")} == {"seed=1"}
     told = capsys.readouterr().out
-    assert "[1/4] fedavg, one, seed 1: flnl method=fedavg" in told
+    assert "[1/2] fedavg, one, seed 1: flnl method=fedavg" in told
     assert "fedavg, one, seed 1: 2 numbers, 2 different\n  mean_last_10: 0.51 then, 0.91 now\n" in told
     kept = Reruns.load(results / "t")
-    assert [(row.entry, row.task, row.seed, len(row.different)) for row in kept.values] == [
-        *(("fedavg", task, 1, 2) for task in ("one", "two")),
-        ("fedavg", "calm", 1, 0),
-        ("half", "one", 1, 0),
+    assert [(row.run, len(row.different)) for row in kept.values] == [
+        (("fedavg", "one", 1), 2),
+        (("half", "one", 1), 0),
     ]
-    assert command(words), "all are there"
-    assert len(made) == 4
-    assert Reruns.load(results / "t") == kept
-    command(["verify", "--name", "half", "--results", str(results)])
-    assert len(made) == 5, "a run that is not kept is made, whatever is kept"
+    assert not command(words), "it is told again"
+    assert "mean_last_10: 0.51 then, 0.91 now" in capsys.readouterr().out
+    assert len(made) == 2
+    monkeypatch.setattr("flnl.commands.benchmark._program", lambda: (environment().machine, "other"))
+    command(words)
+    assert len(made) == 4, "another commit"
+    assert command(["verify", "--name", "half", "--each", "--results", str(results), "--", "device=cpu"])
+    assert made[4][-1] == "device=cpu", "without times there is no need for FedAvg's"
+    assert len(made) == 5, "and a run that is not kept is made, whatever is kept"
+    assert len(Reruns.load(results / "t").values) == 2, "another commit than that of the record would be kept apart"
+
+
+def test_one_run_that_cannot_be_made_keeps_no_other_from_it(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = made_again(monkeypatch, fails="experiment=benchmark/one")
+    with pytest.raises(UserError, match=r"^not made: fedavg, one, seed 1: no such data$"):
+        command(["verify", "--name", "fedavg", "--each", "--results", str(results)])
+    assert len(made) == 2, "two and calm"
+    assert "failed: fedavg, one, seed 1: no such data" in capsys.readouterr().err
+
+
+def test_right_labels_of_tasks_with_one_federation_are_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
+    monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
+    tasks = "digits_writers,digits_instance,mnist_writers"
+    command(["run", CEILING, "--tasks", tasks, "--results", str(tmp_path)])
+    assert "experiment=benchmark/clean/digits_writers,benchmark/clean/mnist_writers" in asked[0]
 
 
 def test_a_rerun_tells_a_number_that_is_another_or_missing() -> None:
@@ -436,28 +465,46 @@ def test_a_rerun_tells_a_number_that_is_another_or_missing() -> None:
     assert Rerun.of(("a", "one", 1), first, now).different == {"last": (0.25, 0.2500000001), "changed": (3.0, None)}
 
 
-def test_times_are_compared_on_one_machine_where_all_tasks_were_made_again() -> None:
-    """Slow: 3 times FedAvg; fast: twice, later; of ``odd`` only one task was made beside FedAvg's."""
-    kept = Reruns(
-        [*timed("slow", fedavg=10, better=30, odd=20), *timed("fast", fedavg=4, better=8), *timed("third", better=1)]
-    )
+def test_times_are_compared_of_one_program_where_all_tasks_were_made_again() -> None:
+    """Slow: 3 times FedAvg; fast: twice, later; of one entry no program has made FedAvg's, too."""
+    rows = [*timed("slow", fedavg=10, better=30), *timed("fast", fedavg=4, better=8), *timed("third", better=1, lone=1)]
+    kept = Reruns([*rows, *(replace(row, commit="later") for row in timed("fast", lone=1))])
     assert kept.time("better", "fedavg", ["one", "two"]) == pytest.approx(2)
-    assert kept.time("odd", "fedavg", ["one", "two"]) == pytest.approx(2)
-    assert kept.time("odd", "fedavg", ["one", "two", "three"]) is None
+    assert kept.time("better", "fedavg", ["one", "two", "three"]) is None
+    assert kept.time("lone", "fedavg", ["one"]) is None, "FedAvg's is of another commit"
     assert kept.time("nobody", "fedavg", ["one"]) is None
     assert kept.time("better", "fedavg", []) is None
+    seeds = [replace(row, seed=2, cpu_time_s=7 * (row.cpu_time_s or 0)) for row in rows if row.task == "one"]
+    more = Reruns([*rows, *seeds])
+    assert more.time("better", "fedavg", ["one", "two"]) == pytest.approx(2), "two seeds of a task are one task"
+    alone = Reruns([row for row in more.values if row.task == "one"])
+    assert alone.time("better", "fedavg", ["one", "two"]) is None
 
 
-def test_reruns_that_are_damaged_are_refused(tmp_path: Path) -> None:
-    Reruns.add(tmp_path, timed("here", fedavg=1)[0])
-    Reruns.add(tmp_path, timed("here", fedavg=2)[0])
-    (row,) = Reruns.load(tmp_path).values
-    assert row.cpu_time_s == 2, "in place of the same run's on this machine"
+def test_reruns_that_are_damaged_are_refused_by_their_line(tmp_path: Path) -> None:
+    first, other = timed("here", fedavg=1)
+    for row in (first, other, replace(first, cpu_time_s=2)):
+        Reruns.add(tmp_path, row)
+    assert [row.cpu_time_s for row in Reruns.load(tmp_path).values] == [2, 1], "in place of the same run's"
     file = tmp_path / reruns.FILE
-    for damaged in (file.read_text()[:-9], file.read_text().replace("seed", "need"), '["a"]\n', "\0"):
+    whole = file.read_text()
+    file.write_text(whole.rstrip())
+    Reruns.add(tmp_path, replace(other, seed=3))
+    assert len(Reruns.load(tmp_path).values) == 3, "an editor has left out the end of the last line"
+    for damaged in (
+        whole[:-9],
+        f'{whole}["a"]',
+        f"{whole}\n",
+        whole + whole[:90].replace("seed", "need"),
+        f"{whole}\0",
+    ):
         file.write_text(damaged)
-        with pytest.raises(UserError, match=r"reruns\.jsonl is damaged"):
+        line = 3 if damaged == whole[:-9] else 4
+        with pytest.raises(UserError, match=rf"reruns\.jsonl, line {line}, is damaged \(.*\): delete it$"):
             Reruns.load(tmp_path)
+    file.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="line 1, is damaged"):
+        Reruns.load(tmp_path)
 
 
 def test_the_page_says_which_runs_gave_other_numbers_on_which_processors(results: Path) -> None:
@@ -466,6 +513,7 @@ def test_the_page_says_which_runs_gave_other_numbers_on_which_processors(results
         *timed("Linux-7, Xeon, AVX2", first="Linux-6, AMD EPYC, AVX2", fedavg=4, better=8),
     ]
     rows[-1] = replace(rows[-1], different={"last": (0.5, 0.25)})
+    rows += timed("Linux-7, Xeon, AVX2", gone=1, nobody=1)  # withdrawn, and no entry
     text = Page(RULES, [*entries.entries(RULES, results)], results / "t", Reruns(rows)).markdown()
     assert "| AMD EPYC | AMD EPYC | 2 | none |\n| AMD EPYC | Xeon | 4 | better on two, seed 1 |" in text
     assert "| better | 0.90 | 0.50 | 2.00 | 2.00 | noise rate |" in text
@@ -527,6 +575,7 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["render", "--draw", "x"], "takes no --draw"),
         (["render", "--keep"], "takes no --draw, --each, --keep"),
         (["verify", "--draw", "x", "--each"], "give one of them"),
+        (["verify", "--keep", "--", "rounds=2"], "--keep takes nothing after --"),
         (["verify", "method=fedavg"], "takes no overrides"),
         (["verify", "--name", "nobody"], "has no run of nobody"),
         (["list", "--version", "1999.1"], "there is no such version"),

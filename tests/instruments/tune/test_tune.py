@@ -709,7 +709,7 @@ def test_who_is_stopped_is_told_the_command_that_was_typed(
     words = [*TINY, "train.lr=0.1,0.2,0.3", "--seeds", "7", "--", "hydra/launcher=basic"]
     for typed, told in (
         (["flnl", "benchmark", "run", "method=a b"], "flnl benchmark run 'method=a b'"),
-        (None, "flnl tune"),
+        (None, f"flnl tune {words[0]} "),
     ):
         with pytest.raises(UserError, match="the launcher ended"):
             tune.tune(words, typed)

@@ -14,6 +14,9 @@ from flnl.core.payload import Params
 from flnl.core.step import Step
 from flnl.numerics.losses import weighted_mean
 
+ENGINE = getattr(torch.autograd.Variable, "_execution_engine", None)
+"""Torch's engine of backward passes; other versions of torch may have it elsewhere."""
+
 
 @dataclass
 class Objective:
@@ -64,11 +67,10 @@ def backward(loss: Tensor, share: float) -> None:
     twentieth of a small network's step.
     """
     shares = torch.full_like(loss, share)
-    if loss.device.type == "cpu":
-        engine = torch.autograd.Variable._execution_engine
-        engine.run_backward((loss,), (shares,), False, False, (), allow_unreachable=True, accumulate_grad=True)
-    else:
+    if ENGINE is None or loss.device.type != "cpu":
         loss.backward(shares)
+    else:
+        ENGINE.run_backward((loss,), (shares,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def mean_over_steps(losses: Sequence[Tensor]) -> float:

@@ -82,7 +82,7 @@ class Steps:
         self._inputs = Inputs(network, task, self._draws)
         self._labels = onto(task.labels, network.device)
         weight = task.state.weight
-        self._weight = None if weight is None else weight.to(network.device, network.dtype)
+        self._weight = None if weight is None else onto(weight, network.device, network.dtype)
         self._passes = network.passes(task.broadcast)
         self._kept, self._visit = (on_device(of, network.device) for of in (task.state.extras, task.visit))
 

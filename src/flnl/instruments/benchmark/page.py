@@ -116,7 +116,7 @@ class Page:
             blunt=self.standing.blunt,
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
-            cost_figure=len(self.standing.scores) > 1,
+            cost_figure=self.timed,
             reruns=self._reruns(),
             tasks=[
                 (task, self._of_task(task), self._admission(task))
@@ -164,7 +164,8 @@ class Page:
     def _reruns(self) -> str:
         """Of the runs that were made again, how many have the same numbers, by processors; empty if there are none."""
         rows = []
-        for (first, again), those in sorted(self.reruns.by_processor.items()):
+        present = {entry.name for entry in self.entries if entry.withdrawn is None}
+        for (first, again), those in sorted(self.reruns.by_processor(present).items()):
             others = [f"{row.entry} on {row.task}, seed {row.seed}" for row in those if row.different]
             rows.append([literal(first), literal(again), str(len(those)), "; ".join(map(literal, others)) or "none"])
         return grid(["made on", "again on", "runs", "with other numbers"], rows, "llrl") if rows else ""
@@ -257,9 +258,17 @@ class Page:
             ratios.append(mine / theirs)
         return moments.mean(ratios)
 
-    def time(self, name: str) -> float | None:
-        """Processor time beside FedAvg's on one machine, mean over the noisy tasks; None if none made them again."""
-        return self.reruns.time(name, FEDAVG, [task.name for task in self.noisy])
+    @property
+    def timed(self) -> bool:
+        """Whether entries beside FedAvg have processor times."""
+        return sum(self.time(name) is not None for name in self.standing.scores) > 1
+
+    def time(self, name: str, tasks: Sequence[Task] | None = None) -> float | None:
+        """Processor time beside FedAvg's on one machine, mean over ``tasks``; None if none made them again.
+
+        By default these are the noisy tasks.
+        """
+        return self.reruns.time(name, FEDAVG, [task.name for task in (self.noisy if tasks is None else tasks)])
 
     def _beside(self, name: str, tasks: Sequence[Task]) -> list[tuple[Score, Score]]:
         """Its scores in ``tasks`` and FedAvg's; empty if either lacks one."""

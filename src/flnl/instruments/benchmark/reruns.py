@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, field
 from functools import cached_property
+from os import SEEK_END
 from pathlib import Path
+from statistics import fmean
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from flnl.core.errors import UserError
-from flnl.numerics import moments
+from flnl.core.special import refuse_special
 from flnl.record.trace import Trace
 from flnl.storage.input_file import parse_json
 
@@ -20,6 +23,8 @@ FILE = "reruns.jsonl"
 
 Run = tuple[str, str, int]
 """Entry, task and seed."""
+Program = tuple[str | None, str | None]
+"""Machine and commit: times are compared where both are the same."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -35,12 +40,17 @@ class Rerun:
     machine: str | None
     torch: str | None
     commit: str | None
-    cpu_time_s: float | None
+    cpu_time_s: Annotated[float, Field(gt=0)] | None
 
     @property
     def run(self) -> Run:
         """Which one it is."""
         return self.entry, self.task, self.seed
+
+    @property
+    def program(self) -> Program:
+        """What made it."""
+        return self.machine, self.commit
 
     @classmethod
     def of(cls, run: Run, first: Trace, now: Trace) -> Rerun:
@@ -58,71 +68,79 @@ class Rerun:
 class Reruns:
     """All that are kept with a version's entries, in the order in which they were made."""
 
-    values: Sequence[Rerun] = ()
+    values: Sequence[Rerun] = field(default_factory=list)
 
     @classmethod
     def load(cls, folder: Path) -> Reruns:
-        """Those kept in a version's folder, of one run on one machine the last; none if there is no file.
+        """Those kept in a version's folder, the last of one run by one program; none if there is no file.
 
         Raises:
             UserError: if the file is damaged.
         """
-        file = folder / FILE
+        file, rows = folder / FILE, {}
         try:
-            text = file.read_text(encoding="utf-8")
+            refuse_special(file)
+            lines = file.read_bytes().splitlines()
         except FileNotFoundError:
             return cls()
-        try:
-            rows = _ROWS.validate_python([parse_json(line) for line in text.splitlines()])
-            return cls([*{(row.run, row.machine): row for row in rows}.values()])
-        except ValueError as error:
-            raise UserError(f"{file} is damaged: {str(error).splitlines()[0]}") from None
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror or error}") from None
+        for place, line in enumerate(lines, 1):
+            try:
+                row = _ROW.validate_python(parse_json(line))
+            except ValueError as error:
+                raise UserError(f"{file}, line {place}, is damaged ({str(error).splitlines()[0]}): delete it") from None
+            rows[row.run, row.program] = row
+        return cls([*rows.values()])
 
     @classmethod
     def add(cls, folder: Path, new: Rerun) -> None:
-        """Keep one more, in place of the same run's on the same machine. Several processes may do so at a time.
+        """Keep one more, in place of the same run's by the same program. Several processes may do so at a time.
 
         Raises:
             OSError: if it cannot be written.
         """
-        with (folder / FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(new)) + "\n")
+        with (folder / FILE).open("ab+") as file:
+            if file.tell():
+                file.seek(-1, SEEK_END)
+                if file.read() != b"\n":  # an editor's last line
+                    file.write(b"\n")
+            file.write(f"{json.dumps(asdict(new))}\n".encode())
 
-    def has(self, run: Run, machine: str | None) -> bool:
-        """Whether a run was made again on a machine."""
-        return any((row.run, row.machine) == (run, machine) for row in self.values)
+    def of(self, run: Run, program: Program) -> Rerun | None:
+        """What came out when a program made a run again; None if it has not."""
+        return next((row for row in self.values if (row.run, row.program) == (run, program)), None)
 
-    def time(self, entry: str, base: str, tasks: Iterable[str]) -> float | None:
-        """Processor seconds of an entry beside those of ``base`` on one machine, mean over ``tasks``.
+    def time(self, entry: str, base: str, tasks: Collection[str]) -> float | None:
+        """Processor seconds of an entry beside those of ``base``, mean over ``tasks``, of each over common seeds.
 
-        None if no machine has made the same seed of both again in all of them; the last one that has counts.
+        None if no program has made a seed of both again in each of them; the last one that has counts.
         """
-        found, wanted = None, [*tasks]
+        found = None
         for seconds in self._seconds.values():
-            ratios = [
-                own / seconds[base, task, seed]
-                for (name, task, seed), own in seconds.items()
-                if name == entry and task in wanted and (base, task, seed) in seconds
-            ]
-            if wanted and len(ratios) == len(wanted):
-                found = moments.mean(ratios)
+            ratios: dict[str, list[float]] = {}
+            for (name, task, seed), own in seconds.items():
+                if name == entry and task in tasks and (base, task, seed) in seconds:
+                    ratios.setdefault(task, []).append(own / seconds[base, task, seed])
+            if ratios and len(ratios) == len(tasks):
+                found = fmean(fmean(of_task) for of_task in ratios.values())
         return found
 
     @cached_property
-    def _seconds(self) -> dict[str | None, dict[Run, float]]:
-        """By machine and run."""
-        found: dict[str | None, dict[Run, float]] = {}
+    def _seconds(self) -> dict[Program, dict[Run, float]]:
+        """By program and run."""
+        found: dict[Program, dict[Run, float]] = {}
         for row in self.values:
             if row.cpu_time_s is not None:
-                found.setdefault(row.machine, {})[row.run] = row.cpu_time_s
+                found.setdefault(row.program, {})[row.run] = row.cpu_time_s
         return found
 
-    @property
-    def by_processor(self) -> Mapping[tuple[str, str], Sequence[Rerun]]:
-        """By the names of the processors on which they were made first and again."""
+    def by_processor(self, entries: Collection[str]) -> Mapping[tuple[str, str], Sequence[Rerun]]:
+        """Those of ``entries``, by the names of the processors on which they were made first and again."""
         found: dict[tuple[str, str], list[Rerun]] = {}
         for row in self.values:
-            found.setdefault((_processor(row.first_machine), _processor(row.machine)), []).append(row)
+            if row.entry in entries:
+                found.setdefault((_processor(row.first_machine), _processor(row.machine)), []).append(row)
         return found
 
 
@@ -132,4 +150,4 @@ def _processor(machine: str | None) -> str:
     return parts[1] if len(parts) > 1 else "not recorded"
 
 
-_ROWS = TypeAdapter(list[Rerun])
+_ROW = TypeAdapter(Rerun)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from flnl.core.onto import onto
 from flnl.core.parts import GradientTransform
 from flnl.core.step import Step
 from flnl.methods.fedes.criticality import Scope
@@ -55,4 +56,4 @@ class SelectiveDecay(GradientTransform):
         if self.mask == "per_step":
             return step_masks(gradients, params, rho, scope=self.scope)
         kept = step.kept.get(CriticalityRanks)
-        return {} if kept is None else ranked_masks({n: p.to(params[n].device) for n, p in kept.place.items()}, rho)
+        return {} if kept is None else ranked_masks({n: onto(p, params[n].device) for n, p in kept.place.items()}, rho)
