@@ -180,10 +180,8 @@ def test_runs_of_the_benchmark_have_the_same_bits_on_two_kinds_of_processors() -
         row for row in kept.values if row.first_machine and "EPYC" in row.first_machine and "Xeon" in str(row.machine)
     ]
     assert {row.entry for row in moved if not row.different} >= {"fedcorr", "fednoro", "fedelc", "fedavg", "flr"}
-    assert sorted(row.entry for row in moved if row.different) == ["dividemix"] * 2 + ["fedrg_256"] * 3
-    told = (
-        "those of FedRG have other numbers, the same ones each time they were made on the Xeon, and two of DivideMix's"
-    )
+    assert sorted(row.entry for row in moved if row.different) == ["fedrg_256"] * 3
+    told = "those of FedRG have other numbers, the same ones each time they were made on the Xeon; why is open"
     assert told in prose(ROOT / "docs" / "benchmark.md")
 
 

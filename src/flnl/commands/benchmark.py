@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from argparse import Namespace
@@ -37,7 +38,7 @@ from flnl.console.extras import install
 from flnl.console.shell import divided
 from flnl.console.terminal import print_line
 from flnl.console.words import counted
-from flnl.core.errors import UserError
+from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
 from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
@@ -329,7 +330,8 @@ def _again(claim: Claim, own: Sequence[str], launching: Sequence[str]) -> Rerun:
 
     quiet = ("wandb.mode=disabled", "figures=false", "products=false")
     with tempfile.TemporaryDirectory() as folder:
-        trained([*own, *claim.overrides, *quiet, f"output={folder}/run", *launching])
+        if trained([*own, *claim.overrides, *quiet, f"output={folder}/run", *launching]).status != "finished":
+            raise Interrupted(signal.SIGINT)  # its numbers are those of some rounds
         return Rerun.of(claim.run, claim.trace, Trace.of(RunRecord.open(Path(folder) / "run")))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import date
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from flnl.commands.benchmark import benchmark as command
 from flnl.commands.benchmark import check_same
 from flnl.config import compose
 from flnl.config.pinning import X86
-from flnl.core.errors import UserError
+from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries, reruns
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, SCORES, Score, claims, drawn
@@ -179,7 +179,7 @@ def made_again(monkeypatch: pytest.MonkeyPatch, rules: Benchmark = RULES, fails:
     """Runs are noted here in place of being made; all but those with a word give 0.91, and 0.93 as the best."""
     made: list[list[str]] = []
 
-    def run(words: list[str]) -> None:
+    def run(words: list[str]) -> SimpleNamespace:
         if fails in words:
             raise UserError("no such data")
         made.append(words)
@@ -188,6 +188,7 @@ def made_again(monkeypatch: pytest.MonkeyPatch, rules: Benchmark = RULES, fails:
         metrics = {"mean_last_10": 0.91, "best_mean_10": 0.93}
         here = environment()
         RunRecord(status="finished", key="k", metrics=metrics, machine=here.machine, commit=here.commit).write(folder)
+        return SimpleNamespace(status="finished")
 
     monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)  # torch is there already
     monkeypatch.setattr("flnl.commands.benchmark.definition.load", lambda _: rules)
@@ -446,6 +447,14 @@ def test_one_run_that_cannot_be_made_keeps_no_other_from_it(
         command(["verify", "--name", "fedavg", "--each", "--results", str(results)])
     assert len(made) == 2, "two and calm"
     assert "failed: fedavg, one, seed 1: no such data" in capsys.readouterr().err
+
+
+def test_a_run_that_was_stopped_is_not_compared(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_again(monkeypatch)
+    monkeypatch.setattr("flnl.api.runs.run", lambda words: SimpleNamespace(status="interrupted"))
+    with pytest.raises(Interrupted):
+        command(["verify", "--name", "half", "--each", "--keep", "--results", str(results)])
+    assert not Reruns.load(results / "t").values
 
 
 def test_right_labels_of_tasks_with_one_federation_are_run_once(
