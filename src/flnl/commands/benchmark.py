@@ -286,8 +286,9 @@ def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> 
         raise UserError(f"{folder} has no run of {options.name or 'an entry'} in these tasks")
     pin()  # before torch is first imported
     same, failed = True, []
+    kept, here = (Reruns.load(folder), _program()) if options.keep else (Reruns(), (None, None))
     for number, claim in enumerate(chosen, 1):
-        before = Reruns.load(folder).of(claim.run, _program()) if options.keep else None
+        before = kept.of(claim.run, here)
         of = f"[{number}/{len(chosen)}] " if len(chosen) > 1 else ""
         print_line(f"{of}{claim}: {'made again before' if before else shlex.join(['flnl', *claim.overrides])}")
         try:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from flnl.config import compose, identity
@@ -401,20 +400,9 @@ def test_asking_costs_no_torch(verb: str, tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_a_launcher_that_breaks_down_is_no_success(
-    command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("breaking_launcher")
+def test_a_launcher_that_breaks_down_is_no_success(command: Tables, tmp_path: Path) -> None:
     """Out of memory, say: the runs that never began are absent cells, not failed ones."""
-    Plugins.instance()  # the first time its classes are made anew
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    launch = BasicLauncher.launch
-
-    def half(self: BasicLauncher, jobs: list[list[str]], first: int) -> None:
-        launch(self, jobs[:1], first)
-        raise MemoryError("a worker was killed")
-
-    monkeypatch.setattr(BasicLauncher, "launch", half)
     copied(tmp_path)
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 1 have run, 0 failed"

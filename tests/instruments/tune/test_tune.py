@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from hydra.core.plugins import Plugins
 
 from flnl.commands import tune as tune
 from flnl.core.errors import UserError
@@ -691,21 +690,12 @@ def test_a_run_that_failed_is_not_run_again_at_once(
     assert study.overrides[-1] == "train.lr=0.1"
 
 
+@pytest.mark.usefixtures("breaking_launcher")
 def test_who_is_stopped_is_told_the_command_that_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``flnl benchmark run`` tunes, too, and has other arguments than ``flnl tune``."""
-    Plugins.instance()  # the first time its classes are made anew
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    launch = BasicLauncher.launch
-
-    def half(self: BasicLauncher, jobs: list[list[str]], first: int) -> None:
-        launch(self, jobs[:1], first)
-        raise MemoryError("a worker was killed")
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(BasicLauncher, "launch", half)
     words = [*TINY, "train.lr=0.1,0.2,0.3", "--seeds", "7", "--", "hydra/launcher=basic"]
     for typed, told in (
         (["flnl", "benchmark", "run", "method=a b"], "flnl benchmark run 'method=a b'"),
