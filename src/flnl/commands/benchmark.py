@@ -25,7 +25,6 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 
 from flnl.commands import guard
@@ -34,7 +33,6 @@ from flnl.config.compose import options as known
 from flnl.config.folders import search_path
 from flnl.config.override_text import key_of, value_of
 from flnl.config.pinning import pin
-from flnl.console.extras import install
 from flnl.console.shell import divided
 from flnl.console.terminal import print_line
 from flnl.console.words import counted
@@ -349,10 +347,9 @@ def render(version: Benchmark, results: Path) -> None:
     """Write the page and its figures.
 
     Raises:
-        UserError: if there is no entry, or a library is missing.
+        UserError: if there is no entry.
     """
-    if find_spec("scikit_posthocs") is None:
-        raise UserError(f"flnl benchmark render needs scikit_posthocs: {install('tables')}")
+    from flnl.instruments.benchmark import figures
     from flnl.instruments.benchmark.page import Page
 
     found = [*entries.entries(version, results)]
@@ -360,10 +357,10 @@ def render(version: Benchmark, results: Path) -> None:
         raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
     folder = results / version.version
     page = Page(version, found, folder, Reruns.load(folder))
-    figures = {"ranks.png": page.diagram()} if len(page.standing.scores) > 1 else {}
+    shown = {"ranks.png": figures.ranks(page.standing)} if len(page.standing.scores) > 1 else {}
     if page.timed:
-        figures["cost.png"] = page.cost_figure()
-    for name, figure in figures.items():
+        shown["cost.png"] = figures.costs(page)
+    for name, figure in shown.items():
         figure.savefig(folder / name, dpi=150)
         print_line(str(folder / name))
     save_output(str(folder / PAGE), folder / PAGE, page.markdown().encode())

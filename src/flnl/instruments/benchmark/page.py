@@ -1,4 +1,4 @@
-"""The benchmark's page: Markdown and two figures."""
+"""The benchmark's page in Markdown."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
 
 from flnl.config.folders import CONF
 from flnl.console.markdown import grid, literal
 from flnl.console.templates import template
-from flnl.console.words import counted
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import ABOUT, CEILING, FEDAVG, Entry, Score
 from flnl.instruments.benchmark.reruns import Reruns
 from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.shown import spread
 from flnl.numerics import moments
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
 COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes"}
 """Columns, and the cost in a trace that each compares."""
@@ -135,7 +128,7 @@ class Page:
             return [place, self._named(name), rank, beside, *accuracies, *([harm] if self._clean else [])]
 
         places, ranks, rows = standing.places, standing.mean_ranks, []
-        for name in sorted(ranks, key=lambda name: (places[name], ranks[name])):
+        for name in standing.ordered:
             low, high = standing.intervals[name]
             rank = f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"
             rows.append(row(name, str(places[name]), rank, self._beside_fedavg(standing, name)))
@@ -195,53 +188,6 @@ class Page:
             below = f"{lost:.1f} points below its best ten in a row"
             said.append(f"With the noisy ones its last ten evaluations are {below}.")
         return " ".join(said)
-
-    # --------------------------------------------------------------------------------------------------------- figures
-
-    def diagram(self) -> Figure:
-        """The critical-difference diagram: mean ranks, and bars over those that are not told apart."""
-        from pandas import DataFrame
-
-        from flnl.instruments.compare.diagram import diagram
-
-        ranks = self.standing.mean_ranks
-        same = DataFrame(1.0, index=[*ranks], columns=[*ranks])
-        for (one, other), p in self.standing.better.items():
-            same.loc[one, other] = same.loc[other, one] = p
-        tasks = f"{counted(len(self.noisy), 'task')}, {counted(len(self.benchmark.seeds), 'seed')}"
-        return diagram(ranks, same, f"benchmark {self.benchmark.version}, {tasks}")
-
-    def cost_figure(self) -> Figure:
-        """Mean accuracy over the noisy tasks against processor time beside FedAvg's."""
-        from matplotlib.figure import Figure
-
-        from flnl.figures.style import CLEAN, INK, bare
-
-        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-        axes = figure.subplots()
-        points = [
-            (cost, fmean(self.scores[name][task.name].mean for task in self.noisy), name)
-            for name in self.standing.mean_ranks
-            if (cost := self.time(name)) is not None
-        ]
-        if points:
-            costs, means, _ = zip(*points, strict=True)
-            axes.scatter(costs, means, s=16, color=CLEAN)
-            axes.set_xscale("log")
-            for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-                axis("{x:g}")
-            axes.margins(x=0.1)
-        if (ceiling := self.scores.get(CEILING)) and all(task.name in ceiling for task in self.noisy):
-            level = fmean(median(ceiling[task.name].accuracy.values()) for task in self.noisy)
-            axes.axhline(level, color=INK, lw=0.8, ls="--")
-            text, at = "FedAvg on right labels, median over seeds", ("axes fraction", "data")
-            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": "right", "color": INK}
-            axes.annotate(text, (1, level), (-4, 3), xycoords=at, **style)
-        axes.set_xlabel("processor time, times FedAvg's")
-        axes.set_ylabel("mean accuracy over the noisy tasks, %")
-        bare(axes)
-        _name(axes, points)
-        return figure
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
@@ -305,23 +251,6 @@ class Page:
 
     def _link(self, file: Path) -> str:
         return Path(os.path.relpath(file, self.folder)).as_posix()
-
-
-def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Write names beside points [x, y, name], where one covers no other if there is such a place."""
-    from flnl.figures.style import INK
-
-    taken: list[Bbox] = []
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()  # places the axes
-    for x, y, name in sorted(points):
-        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=7, color=INK)
-        for offset, side in (((4, 2), "left"), ((4, -8), "left"), ((-4, 2), "right"), ((-4, -8), "right")):
-            label.set(position=offset, ha=side)
-            if not label.get_window_extent().count_overlaps(taken):
-                break
-        taken.append(label.get_window_extent())
 
 
 def spread_of(score: Score | None) -> str:

@@ -79,6 +79,11 @@ class Standing:
         """An entry's place: one more than the number of entries that are better."""
         return {name: 1 + sum(worse == name for _, worse in self.better) for name in self.mean_ranks}
 
+    @property
+    def ordered(self) -> list[str]:
+        """The entries by place, within one by mean rank."""
+        return sorted(self.mean_ranks, key=lambda name: (self.places[name], self.mean_ranks[name]))
+
     @cached_property
     def _held(self) -> NDArray[np.float64]:
         """Accuracies in percent, [entries, tasks, seeds]."""
