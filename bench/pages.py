@@ -235,7 +235,7 @@ def benchmarked() -> benchmark.Page:
     """The benchmark's page, of its newest version."""
     newest = definition.load()
     folder = entries.RESULTS / newest.version
-    return benchmark.Page(newest, [*entries.entries(newest)], folder, Reruns.load(folder))
+    return benchmark.pages(newest, [*entries.entries(newest)], folder, Reruns.load(folder))[0]
 
 
 @dataclass(frozen=True)

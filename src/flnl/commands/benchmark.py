@@ -47,7 +47,6 @@ from flnl.record.trace import Trace
 from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
 
-PAGE = "README.md"
 OWN = ("method", "train")
 """Sections of which an entry may set keys."""
 EQUAL = ("train.lr", "train.epochs", "train.steps")
@@ -344,27 +343,29 @@ def _tell(claim: Claim, rerun: Rerun) -> None:
 
 
 def render(version: Benchmark, results: Path) -> None:
-    """Write the page and its figures.
+    """Write the page of each tier that has entries, and its figures.
 
     Raises:
         UserError: if there is no entry.
     """
     from flnl.instruments.benchmark import figures
-    from flnl.instruments.benchmark.page import Page
+    from flnl.instruments.benchmark.page import pages, suffix
 
     found = [*entries.entries(version, results)]
     if not found:
         raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
     folder = results / version.version
-    page = Page(version, found, folder, Reruns.load(folder))
-    shown = {"ranks.png": figures.ranks(page.standing)} if len(page.standing.scores) > 1 else {}
-    if page.timed:
-        shown["cost.png"] = figures.costs(page)
-    for name, figure in shown.items():
-        figure.savefig(folder / name, dpi=150)
-        print_line(str(folder / name))
-    save_output(str(folder / PAGE), folder / PAGE, page.markdown().encode())
-    print_line(str(folder / PAGE))
+    for page in pages(version, found, folder, Reruns.load(folder)):
+        shown = {"ranks": figures.ranks(page.standing)} if len(page.standing.scores) > 1 else {}
+        if page.timed:
+            shown["cost"] = figures.costs(page)
+        for name, figure in shown.items():
+            file = folder / f"{name}{suffix(page.tier)}.png"
+            figure.savefig(file, dpi=150)
+            print_line(str(file))
+        text = folder / f"README{suffix(page.tier)}.md"
+        save_output(str(text), text, page.markdown().encode())
+        print_line(str(text))
 
 
 def _listed(numbers: Sequence[int]) -> str:

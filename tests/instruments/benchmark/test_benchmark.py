@@ -26,7 +26,7 @@ from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries, figures, reruns
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, SCORES, Score, claims, drawn
-from flnl.instruments.benchmark.page import Page
+from flnl.instruments.benchmark.page import Page, pages
 from flnl.instruments.benchmark.reruns import Rerun, Reruns
 from flnl.instruments.benchmark.standing import Standing
 from flnl.record.run import RunRecord
@@ -232,6 +232,22 @@ def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(
     assert "half (two)" in text
     assert "| *clean labels* |  |  | 93.0 ± 1.6 | 93.0 ± 1.6 |  |" in text
     assert "| better | 0.90 | 0.50 | 2.00 |  | noise rate |" in rows, "costs beside FedAvg's, and what it is given"
+
+
+def test_a_longer_tier_has_a_page_of_those_in_it_and_leaves_the_ranking_of_the_shorter_one(tmp_path: Path) -> None:
+    rules = replace(RULES, tasks={**TASKS, "long": Task("long", "Task long", tier="M")})
+    for name, base in (("fedavg", 0.5), ("better", 0.7), ("short", 0.8)):
+        several = ["one", "two"] if name == "short" else ["one", "two", "long"]
+        enter(tmp_path, name, {f"benchmark/{task}": base for task in several})
+    first, second = pages(rules, [*entries.entries(rules, tmp_path)], tmp_path / "t", Reruns())
+    assert [task.name for task in first.noisy] == ["one", "two"]
+    assert first.standing.mean_ranks == {"short": 1, "better": 2, "fedavg": 3}
+    assert "[its page](README_m.md)" in first.markdown()
+    assert "### Task long" not in first.markdown()
+    assert [task.name for task in second.noisy] == ["one", "two", "long"]
+    assert second.standing.mean_ranks == {"better": 1, "fedavg": 2}
+    assert "short" not in second.markdown().replace("shorter", "")
+    assert re.findall("### (.*)", second.markdown()) == ["Task long"]
 
 
 def test_an_entry_with_keys_of_its_own_says_them(results: Path) -> None:

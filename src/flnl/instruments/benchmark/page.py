@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -35,6 +35,12 @@ class Page:
     entries: Sequence[Entry]
     folder: Path  # where it will lie, for its links
     reruns: Reruns = field(default_factory=Reruns)
+    others: Mapping[str, str] = field(default_factory=dict)  # the other pages' files, by tier
+
+    @property
+    def tier(self) -> str:
+        """That of its longest tasks."""
+        return max((task.tier for task in self.benchmark.tasks.values()), key=[*TIERS].index)
 
     @cached_property
     def scores(self) -> Mapping[str, Mapping[str, Score]]:
@@ -98,6 +104,9 @@ class Page:
         ]
         return template(Path(__file__).with_name("page.md.j2")).render(
             benchmark=self.benchmark,
+            tier=self.tier,
+            others=self.others,
+            suffix=suffix(self.tier),
             seeds=", ".join(map(str, self.benchmark.seeds)),
             docs=self._link(HERE / "docs" / "benchmark.md"),
             ranking=self._ranking(self.standing, more=True),
@@ -251,6 +260,31 @@ class Page:
 
     def _link(self, file: Path) -> str:
         return Path(os.path.relpath(file, self.folder)).as_posix()
+
+
+def pages(benchmark: Benchmark, entered: Sequence[Entry], folder: Path, reruns: Reruns) -> list[Page]:
+    """A page for each tier that has an entry, of those in it, over its tasks and those of shorter tiers.
+
+    The first has all entries: they begin there.
+    """
+    tiers = [*TIERS]
+    found: dict[str, tuple[Benchmark, Sequence[Entry]]] = {}
+    for tier in tiers:
+        tasks = {name: task for name, task in benchmark.tasks.items() if tiers.index(task.tier) <= tiers.index(tier)}
+        own = {word for task in tasks.values() if task.tier == tier for word in (task.override, task.ceiling)}
+        begun = [entry for entry in entered if not found or own & {*entry.studies}]
+        if own and begun:
+            found[tier] = (replace(benchmark, tasks=tasks), begun)
+    files = {tier: f"README{suffix(tier)}.md" for tier in found}
+    return [
+        Page(part, begun, folder, reruns, {other: file for other, file in files.items() if other != tier})
+        for tier, (part, begun) in found.items()
+    ]
+
+
+def suffix(tier: str) -> str:
+    """Of the files of a tier's page: none of the shortest one's, which a reader of the folder sees first."""
+    return "" if tier == next(iter(TIERS)) else f"_{tier.lower()}"
 
 
 def spread_of(score: Score | None) -> str:
