@@ -81,8 +81,12 @@ def graft(cfg: DictConfig, experiment: str, *pinned: str) -> None:
 
 
 def differing(*groups: str) -> list[str]:
-    """An experiment for each combination of contents that these groups have in experiments."""
-    found = {repr([raw(f"experiment={e}")[group] for group in groups]): e for e in EXPERIMENTS}
+    """An experiment for each combination of contents that these groups have in experiments, one with noise if any is.
+
+    A method that is given the noise rate does not run on labels of which none is stated.
+    """
+    noisy_last = sorted(EXPERIMENTS, key=lambda experiment: "/clean/" not in experiment)
+    found = {repr([raw(f"experiment={e}")[group] for group in groups]): e for e in noisy_last}
     return list(found.values())
 
 

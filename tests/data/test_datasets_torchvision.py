@@ -300,6 +300,26 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path: Path):
         cifar(tmp_path / "data", download=True, mirror=str(tmp_path / "mirror"), verify=True)()
 
 
+def test_cifar_in_other_pickles_is_published_if_every_pixel_label_and_name_is(tmp_path: Path, monkeypatch: Any):
+    write_cifar(tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    contents = {}
+    for file in folder.iterdir():
+        held = pickle.loads(file.read_bytes())
+        if "data" in held:
+            parts = [held["data"].tobytes(), bytes(held["labels"])]
+        else:
+            parts = [name.encode() for name in held["label_names"]]
+        contents[file.name] = hashlib.sha256(b"\n".join(parts)).hexdigest()
+    monkeypatch.setattr(published, "CIFAR10_CONTENTS", contents)
+    assert cifar(tmp_path, verify=True)().fingerprint == cifar(tmp_path)().fingerprint
+    held = pickle.loads((folder / "data_batch_3").read_bytes())
+    held["labels"][1] = (held["labels"][1] + 1) % 10
+    (folder / "data_batch_3").write_bytes(pickle.dumps(held))
+    with pytest.raises(UserError, match=r"data_batch_3 is not the published file"):
+        cifar(tmp_path, verify=True)()
+
+
 @pytest.fixture
 def repacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a package with the archives of Fashion-MNIST, packed otherwise than the published ones."""

@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -70,7 +70,12 @@ def expand(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def provide(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
+def provide(
+    wanted: Mapping[Path, str | None],
+    published: Published,
+    access: Access,
+    same: Callable[[Path], bool] = lambda _: False,
+) -> None:
     """Make sure that files exist, downloading and unpacking what is missing.
 
     An archive that is already in its folder, or that a package of the system has installed, is unpacked even if
@@ -81,6 +86,7 @@ def provide(wanted: Mapping[Path, str | None], published: Published, access: Acc
         wanted: the files, with their MD5 checksums (None if unknown).
         published: where to download them from.
         access: whether and how to download.
+        same: whether a file with another checksum has the published contents nevertheless, in another form.
 
     Raises:
         UserError: if a file is missing and cannot be downloaded, or its checksum is wrong.
@@ -89,11 +95,15 @@ def provide(wanted: Mapping[Path, str | None], published: Published, access: Acc
         _complete(wanted, published, access)
     if access.verify:
         for path, md5 in wanted.items():
-            check(path, md5)
+            check(path, md5, same=same)
 
 
-def check(path: Path, md5: str | None, named: Path | None = None) -> None:
+def check(
+    path: Path, md5: str | None, named: Path | None = None, same: Callable[[Path], bool] = lambda _: False
+) -> None:
     """Compare a file with its published MD5; messages call it ``named``.
+
+    With another one it is accepted where it has the ``same`` contents.
 
     Raises:
         UserError: if they differ.
@@ -102,7 +112,7 @@ def check(path: Path, md5: str | None, named: Path | None = None) -> None:
         return
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if actual != md5:
+    if actual != md5 and not same(path):
         which = "MD5" if named is None else "MD5 unpacked"
         raise UserError(
             f"dataset.root: {named or path} is not the published file (its {which} is {actual}, not {md5}): delete it"

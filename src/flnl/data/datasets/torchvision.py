@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +45,8 @@ class _Fetched:
     train_size: PositiveCount | None
     test_size: PositiveCount | None
 
-    def _provide(self, files: Mapping[Path, str], published: Published) -> None:
-        provide(files, published, Access(self.download, self.mirror, self.verify, self.timeout))
+    def _provide(self, files: Mapping[Path, str], published: Published, **more: Callable[[Path], bool]) -> None:
+        provide(files, published, Access(self.download, self.mirror, self.verify, self.timeout), **more)
 
     def _assembled(
         self, splits: Sequence[tuple[Tensor, Labels]], classes: Sequence[str], transform: Transform, **more: Any
@@ -85,7 +85,7 @@ class Cifar(_Fetched):
         title = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[self.name]
         published = Published(title, root, (base,), {archive: kind.tgz_md5})
         files = {**dict(kind.train_list), **dict(kind.test_list), kind.meta["filename"]: kind.meta["md5"]}
-        self._provide({folder / name: md5 for name, md5 in files.items()}, published)
+        self._provide({folder / name: md5 for name, md5 in files.items()}, published, same=_has_published_contents)
 
         with _reading(folder):
             # Files that differ from the published ones were refused above, or are accepted by verify=false.
@@ -234,6 +234,34 @@ def _reading(folder: Path) -> Iterator[None]:
             f"dataset.root: the files in {folder} cannot be read ({reason}): delete them and fetch them again with "
             "dataset.download=true"
         ) from error
+
+
+CIFAR10_CONTENTS = {
+    "data_batch_1": "58edc6c92b28f7a3370910e654d108f406ee7a9175116b59d1747d32562fe7ba",
+    "data_batch_2": "5fab0fd3d06865698958e00beabbd8ac98ad2cb075cd16965e043e337ddfca49",
+    "data_batch_3": "c5306a8fc165c35aaa2b775f2b8f564f94901cb4661dcb77d573054428f1ba9f",
+    "data_batch_4": "74b1d7e49db4ea94ccf9c19f5bf0b757a66bce45b6ea6288069d8f5fa20d6054",
+    "data_batch_5": "491b7c1ce0390c47d3eec76a988c6df8dbf34e08672b7f7beba010bf2c559190",
+    "test_batch": "e9ce868384d122c066e9849ebc6865a6ca2dcecb18a66cc97fb8752e21ba259a",
+    "batches.meta": "bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
+}
+"""SHA-256 of the pixels and labels of CIFAR-10's batches, and of its class names.
+
+Other programs, such as those that convert images, write the same ones into other pickles.
+"""
+
+
+def _has_published_contents(file: Path) -> bool:
+    """Whether a file of CIFAR-10 holds the published pixels and labels, or class names; of CIFAR-100 none is known."""
+    try:
+        held = read_array_pickle(file)
+        if "label_names" in held:
+            contents = [name.encode() for name in held["label_names"]]
+        else:
+            contents = [np.asarray(held["data"]).tobytes(), bytes(held["labels"])]
+    except Exception:  # a broken file can raise anything; its checksum is wrong already
+        return False
+    return hashlib.sha256(b"\n".join(contents)).hexdigest() == CIFAR10_CONTENTS.get(file.name)
 
 
 def _class_names(file: Path, key: str) -> tuple[str, ...]:
