@@ -55,8 +55,30 @@ def test_after_torch_it_is_refused_with_what_to_set() -> None:
 
     from flnl.config.pinning import pin
 
-    with pytest.raises(UserError, match="set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE"):
+    with pytest.raises(UserError, match=r"set ATEN_CPU_CAPABILITY=avx2 .*NPY_DISABLE_CPU_FEATURES='X86_V4 "):
         pin()
+
+
+def test_numpy_and_its_blas_have_no_wider_vectors_than_torch() -> None:
+    """Their code for AVX-512 gives other bits: of products of matrices, of exponentials and of logarithms."""
+    script = (
+        "import sys; from flnl.config.pinning import pin; pin()\n"
+        "import numpy, scipy.linalg, threadpoolctl\n"
+        "from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__\n"
+        "print([name for name in __cpu_dispatch__ if __cpu_features__[name] and name != 'X86_V3'])\n"
+        "print({one['architecture'] for one in threadpoolctl.threadpool_info() if one['internal_api'] == 'openblas'})"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in PINS}
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert said.stdout.splitlines() == ["[]", "{'Haswell'}"], said.stderr
+    assert not said.stderr
+
+
+def test_numpy_is_refused_as_torch_is() -> None:
+    script = "import numpy; from flnl.config.pinning import pin; pin()"
+    environment = {name: value for name, value in os.environ.items() if name not in PINS}
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "numpy has been imported" in said.stderr
 
 
 def test_it_does_not_change_what_a_run_is(tmp_path: Path) -> None:

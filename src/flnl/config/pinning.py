@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 
 from flnl.core.errors import UserError
 
-PINS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
-"""What torch's own code, oneDNN and MKL read when they are first used."""
+PINS = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_CBWR": "COMPATIBLE",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+}
+"""What torch's own code, oneDNN, MKL, the BLAS of NumPy and SciPy, and NumPy's own code read when they are first used.
+
+Before 2.4 NumPy called AVX-512 otherwise; it ignores names that it does not know.
+"""
+FIRST = ("torch", "numpy")
+"""Whose import is too late for them."""
 X86 = ("x86_64", "AMD64")
 
 
@@ -29,10 +41,10 @@ def pin() -> None:
         )
     if pinned():
         return
-    if "torch" in sys.modules:
-        settings = " ".join(f"{name}={value}" for name, value in PINS.items())
+    if here := [name for name in FIRST if name in sys.modules]:
+        settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in PINS.items())
         raise UserError(
-            f"reproducible=true: torch has been imported, and it chooses its code then; set {settings} before that"
+            f"reproducible=true: {here[0]} has been imported, and it chooses its code then; set {settings} before that"
         )
     os.environ.update(PINS)
 
