@@ -46,7 +46,7 @@ class Trace:
 
     origins: Sequence[Origin]  # different ones, in order: several if the run was resumed elsewhere
     drawn: Drawn
-    metrics: Mapping[str, float]  # all of the record
+    metrics: Mapping[str, float]  # all of the record that are numbers
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)  # of ``COSTS``; earlier versions kept none
     given: Sequence[str] = ()  # what the method had besides its clients' data: "noise rate", "clean samples"
 
@@ -57,7 +57,11 @@ class Trace:
         for origin in map(Origin.of, record.processes):
             if origin not in origins:
                 origins.append(origin)
-        numbers = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
+        numbers = {
+            name: value
+            for name, value in record.metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         costs = {name: value for name in COSTS if (value := getattr(record, name)) is not None}
         given = {"noise rate": record.given, "clean samples": record.clean_samples}
         had = [name for name, value in given.items() if value]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from flnl.instruments.benchmark.page import Page
 
-ROW = 0.2
-"""Height of an entry's row in inches."""
+ROW, COLUMN = 0.2, 0.16
+"""Height of an entry's row and width of its column in inches."""
 
 
 def ranks(standing: Standing) -> Figure:
@@ -33,8 +33,9 @@ def ranks(standing: Standing) -> Figure:
     also join some that are.
     """
     rows = standing.ordered
-    figure = Figure(figsize=(8.5, 1.6 + ROW * len(rows)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.2))
+    wide = max(4.5, COLUMN * len(rows))
+    figure = Figure(figsize=(4 + wide, 1.6 + ROW * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3.5, wide))
     at = np.arange(len(rows))
     low, high = np.array([standing.intervals[name] for name in rows]).T
     left.hlines(at, low, high, color=GREY, lw=2)
