@@ -29,7 +29,7 @@ from pathlib import Path
 
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
-from flnl.config.compose import options as known
+from flnl.config import compose
 from flnl.config.folders import search_path
 from flnl.config.override_text import key_of, value_of
 from flnl.config.pinning import pin
@@ -187,6 +187,16 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     for folder, name, overrides, experiments in wanted:
         check_folder(f"--results {options.results}", folder)
         folder.mkdir(parents=True, exist_ok=True)
+        searched = {axis.key for axis in Space.of([*overrides, version.grid]).axes}
+        fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in searched)]
+        unstated = [one for one in experiments if _lacks_noise_rate([*fixed, f"experiment={one}"])]
+        if unstated:
+            print_line(
+                f"{name} needs the noise rate; left out, since none is stated: {', '.join(unstated)}", to=sys.stderr
+            )
+        experiments = [one for one in experiments if one not in unstated]
+        if not experiments:
+            continue
         print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
         try:
             tune(
@@ -231,7 +241,9 @@ def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str],
         raise UserError(f"--name {options.name} names one entry, and there are {len(methods)} methods")
     if others and options.name is None:
         raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
-    if options.name == CEILING or (options.name in known("method") and (others or options.name != methods[0])):
+    if options.name == CEILING or (
+        options.name in compose.options("method") and (others or options.name != methods[0])
+    ):
         raise UserError(f"--name {options.name} is that of another entry: give a name of its own")
     _check_search(version, options.trials, others)
     return [(options.name or method, [f"method={method}", *others], False) for method in methods]
@@ -250,6 +262,14 @@ def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
     there = [f"method={entry.method}", *entry.own]
     if {*there} != {one for one in overrides if key_of(one) not in searched}:
         raise UserError(f"{name} is the entry of {' '.join(there)}: give this one a --name of its own")
+
+
+def _lacks_noise_rate(overrides: Sequence[str]) -> bool:
+    """Whether a method is to be given the noise rate where none is stated."""
+    from flnl.config import given  # imports torch
+
+    cfg = compose.load(overrides)
+    return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
 
 
 def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:

@@ -481,6 +481,24 @@ def test_a_run_that_was_stopped_is_not_compared(results: Path, monkeypatch: pyte
     assert not Reruns.load(results / "t").values
 
 
+def test_a_method_that_needs_the_noise_rate_is_not_run_where_none_is_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)
+    monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
+    tasks = ("--tasks", "digits_writers,digits_clean", "--results", str(tmp_path))
+    command(["run", "method=selfie", *tasks])
+    command(["run", "method=fedavg", *tasks])
+    assert [next(word for word in words if word.startswith("experiment=")) for words in asked] == [
+        "experiment=benchmark/digits_writers",
+        "experiment=benchmark/digits_writers,benchmark/digits_clean",
+    ]
+    assert (
+        "selfie needs the noise rate; left out, since none is stated: benchmark/digits_clean" in capsys.readouterr().err
+    )
+
+
 def test_right_labels_of_tasks_with_one_federation_are_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
