@@ -35,7 +35,8 @@ include_patterns = [
     "examples/*/README.md",
     "results/*.md",
     "results/*/*.md",
-    "results/benchmark/*/README.md",
+    "results/benchmark/*/README*.md",
+    "results/benchmark/*/*/about.md",
 ]
 exclude_patterns = ["docs/_build", "**/.*"]
 
@@ -96,7 +97,8 @@ docs/benchmarks
 results/README
 results/by_*
 results/*/README
-results/benchmark/*/README
+results/benchmark/*/README*
+results/benchmark/*/*/about
 ```
 
 ```{toctree}
