@@ -27,6 +27,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
 from flnl.config import compose
@@ -186,7 +189,6 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     failed = []
     for folder, name, overrides, experiments in wanted:
         check_folder(f"--results {options.results}", folder)
-        folder.mkdir(parents=True, exist_ok=True)
         searched = {axis.key for axis in Space.of([*overrides, version.grid]).axes}
         fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in searched)]
         unstated = [one for one in experiments if _lacks_noise_rate([*fixed, f"experiment={one}"])]
@@ -196,7 +198,9 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
             )
         experiments = [one for one in experiments if one not in unstated]
         if not experiments:
+            failed.append(f"{name}: no task states the noise rate")
             continue
+        folder.mkdir(parents=True, exist_ok=True)
         print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
         try:
             tune(
@@ -265,10 +269,13 @@ def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
 
 
 def _lacks_noise_rate(overrides: Sequence[str]) -> bool:
-    """Whether a method is to be given the noise rate where none is stated."""
+    """Whether a method is to be given the noise rate where none is stated; False of what the tuning will refuse."""
     from flnl.config import given  # imports torch
 
-    cfg = compose.load(overrides)
+    try:
+        cfg = compose.load(overrides)
+    except (HydraException, OmegaConfBaseException, UserError):
+        return False
     return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
 
 

@@ -22,7 +22,7 @@ PINS = {
 }
 """What torch's own code, oneDNN, MKL, the BLAS of NumPy and SciPy, and NumPy's own code read when they are first used.
 
-Before 2.4 NumPy called AVX-512 otherwise; it ignores names that it does not know.
+Before 2.4 NumPy called AVX-512 otherwise. Of names that it does not know it gives an ImportWarning, which Python hides.
 """
 FIRST = ("torch", "numpy")
 """Whose import is too late for them."""
@@ -33,7 +33,7 @@ def pin() -> None:
     """Pin them in this process and in those that it starts.
 
     Raises:
-        UserError: if torch is here already, which no longer reads them, or this machine is no x86.
+        UserError: if torch or NumPy is here already, which no longer reads them, or this machine is no x86.
     """
     if platform.machine() not in X86:
         raise UserError(

@@ -489,10 +489,13 @@ def test_a_method_that_needs_the_noise_rate_is_not_run_where_none_is_stated(
     monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
     tasks = ("--tasks", "digits_writers,digits_clean", "--results", str(tmp_path))
     command(["run", "method=selfie", *tasks])
-    command(["run", "method=fedavg", *tasks])
+    command(["run", "method=nosuch,fedavg", *tasks])  # the tuning refuses it, the next one is run
+    with pytest.raises(UserError, match="selfie: no task states the noise rate"):
+        command(["run", "method=selfie", "--tasks", "digits_clean", "--results", str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()
     assert [next(word for word in words if word.startswith("experiment=")) for words in asked] == [
         "experiment=benchmark/digits_writers",
-        "experiment=benchmark/digits_writers,benchmark/digits_clean",
+        *["experiment=benchmark/digits_writers,benchmark/digits_clean"] * 2,
     ]
     assert (
         "selfie needs the noise rate; left out, since none is stated: benchmark/digits_clean" in capsys.readouterr().err

@@ -17,8 +17,8 @@ from flnl.core.errors import UserError
 
 FOLDER = CONF / "benchmark"
 TIERS = {
-    "S": "at most some two minutes of a core for a run of FedAvg",
-    "M": "ten minutes of a core a run",
+    "S": "digits, at most some two minutes of a core for a run of FedAvg",
+    "M": "photographs, at most some ten minutes of a core for a run of FedAvg",
     "L": "a GPU",
 }
 STRICT = ConfigDict(extra="forbid")

@@ -167,7 +167,8 @@ class Page:
         """Of the runs that were made again, how many have the same numbers, by processors; empty if there are none."""
         rows = []
         present = {entry.name for entry in self.entries if entry.withdrawn is None}
-        for (first, again), those in sorted(self.reruns.by_processor(present).items()):
+        own = {task.name for task in self.benchmark.tasks.values() if task.tier == self.tier}
+        for (first, again), those in sorted(self.reruns.by_processor(present, own).items()):
             others = [f"{row.entry} on {row.task}, seed {row.seed}" for row in those if row.different]
             rows.append([literal(first), literal(again), str(len(those)), "; ".join(map(literal, others)) or "none"])
         return grid(["made on", "again on", "runs", "with other numbers"], rows, "llrl") if rows else ""

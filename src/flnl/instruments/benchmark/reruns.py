@@ -135,11 +135,13 @@ class Reruns:
                 found.setdefault(row.program, {})[row.run] = row.cpu_time_s
         return found
 
-    def by_processor(self, entries: Collection[str]) -> Mapping[tuple[str, str], Sequence[Rerun]]:
-        """Those of ``entries``, by the names of the processors on which they were made first and again."""
+    def by_processor(
+        self, entries: Collection[str], tasks: Collection[str]
+    ) -> Mapping[tuple[str, str], Sequence[Rerun]]:
+        """Those of ``entries`` in ``tasks``, by the names of the processors on which they were made first and again."""
         found: dict[tuple[str, str], list[Rerun]] = {}
         for row in self.values:
-            if row.entry in entries:
+            if row.entry in entries and row.task in tasks:
                 found.setdefault((_processor(row.first_machine), _processor(row.machine)), []).append(row)
         return found
 
