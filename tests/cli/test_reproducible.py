@@ -16,12 +16,15 @@ from tests.registry import TINY
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="pins are of x86")
 
 
+def python(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """A process of its own, without the pins of this one."""
+    environment = {name: value for name, value in os.environ.items() if name not in PINS}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+
+
 def flnl(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """The command in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if name not in PINS}
-    return subprocess.run(
-        [sys.executable, "-m", "flnl", *arguments], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    return python("-m", "flnl", *arguments, folder=folder)
 
 
 def capability(folder: Path) -> str:
@@ -68,16 +71,14 @@ def test_numpy_and_its_blas_have_no_wider_vectors_than_torch() -> None:
         "print([name for name in __cpu_dispatch__ if __cpu_features__[name] and name[:6] in ('AVX512', 'X86_V4')])\n"
         "print({one['architecture'] for one in threadpoolctl.threadpool_info() if one['internal_api'] == 'openblas'})"
     )
-    environment = {name: value for name, value in os.environ.items() if name not in PINS}
-    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    said = python("-c", script)
     assert said.stdout.splitlines() == ["[]", "{'Haswell'}"], said.stderr
     assert not said.stderr
 
 
 def test_numpy_is_refused_as_torch_is() -> None:
     script = "import numpy; from flnl.config.pinning import pin; pin()"
-    environment = {name: value for name, value in os.environ.items() if name not in PINS}
-    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    said = python("-c", script)
     assert "numpy has been imported" in said.stderr
 
 

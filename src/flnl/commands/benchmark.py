@@ -189,7 +189,7 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     failed = []
     for folder, name, overrides, experiments in wanted:
         check_folder(f"--results {options.results}", folder)
-        searched = {axis.key for axis in Space.of([*overrides, version.grid]).axes}
+        searched = _searched(version, overrides)
         fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in searched)]
         unstated = [one for one in experiments if _lacks_noise_rate([*fixed, f"experiment={one}"])]
         if unstated:
@@ -279,13 +279,18 @@ def _lacks_noise_rate(overrides: Sequence[str]) -> bool:
     return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
 
 
+def _searched(version: Benchmark, overrides: Sequence[str]) -> list[str]:
+    """The keys beside the rate that have several values."""
+    return [axis.key for axis in Space.of([*overrides, version.grid]).axes if axis.key != version.rate]
+
+
 def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:
     """Whether what is searched beside the rate agrees with the ruleset: nothing (A), or something in few trials (B).
 
     Raises:
         UserError: if it does not.
     """
-    searched = [axis.key for axis in Space.of([*overrides, version.grid]).axes if axis.key != version.rate]
+    searched = _searched(version, overrides)
     most = f"--trials N, of at most {version.trials}"
     if searched and trials is None:
         raise UserError(f"{searched[0]} has several values, and ruleset A chooses {version.rate} alone; B: {most}")
@@ -376,7 +381,7 @@ def render(version: Benchmark, results: Path) -> None:
         UserError: if there is no entry.
     """
     from flnl.instruments.benchmark import figures
-    from flnl.instruments.benchmark.page import pages, suffix
+    from flnl.instruments.benchmark.page import file_of, pages, suffix
 
     found = [*entries.entries(version, results)]
     if not found:
@@ -390,7 +395,7 @@ def render(version: Benchmark, results: Path) -> None:
             file = folder / f"{name}{suffix(page.tier)}.png"
             figure.savefig(file, dpi=150)
             print_line(str(file))
-        text = folder / f"README{suffix(page.tier)}.md"
+        text = folder / file_of(page.tier)
         save_output(str(text), text, page.markdown().encode())
         print_line(str(text))
 

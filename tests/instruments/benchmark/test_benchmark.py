@@ -248,6 +248,9 @@ def test_a_longer_tier_has_a_page_of_those_in_it_and_leaves_the_ranking_of_the_s
     assert second.standing.mean_ranks == {"better": 1, "fedavg": 2}
     assert "short" not in second.markdown().replace("shorter", "")
     assert re.findall("### (.*)", second.markdown()) == ["Task long"]
+    again = [*timed("here", fedavg=1), replace(timed("here", fedavg=1)[0], task="long")]
+    first, second = pages(rules, [*entries.entries(rules, tmp_path)], tmp_path / "t", Reruns(again))
+    assert ["| 2 | none |" in first.markdown(), "| 1 | none |" in second.markdown()] == [True, True]
 
 
 def test_an_entry_with_keys_of_its_own_says_them(results: Path) -> None:

@@ -42,6 +42,11 @@ class Page:
         """That of its longest tasks."""
         return max((task.tier for task in self.benchmark.tasks.values()), key=[*TIERS].index)
 
+    @property
+    def _told(self) -> list[Task]:
+        """The tasks of its tier: those of shorter ones are told on their own pages."""
+        return [task for task in self.benchmark.tasks.values() if task.tier == self.tier]
+
     @cached_property
     def scores(self) -> Mapping[str, Mapping[str, Score]]:
         """By entry and task."""
@@ -120,11 +125,7 @@ class Page:
             costs=self._costs(),
             cost_figure=self.timed,
             reruns=self._reruns(),
-            tasks=[
-                (task, self._of_task(task), self._admission(task))
-                for task in self.benchmark.tasks.values()
-                if self._has(task)
-            ],
+            tasks=[(task, self._of_task(task), self._admission(task)) for task in self._told if self._has(task)],
             tiers=TIERS,
         )
 
@@ -167,8 +168,8 @@ class Page:
         """Of the runs that were made again, how many have the same numbers, by processors; empty if there are none."""
         rows = []
         present = {entry.name for entry in self.entries if entry.withdrawn is None}
-        own = {task.name for task in self.benchmark.tasks.values() if task.tier == self.tier}
-        for (first, again), those in sorted(self.reruns.by_processor(present, own).items()):
+        told = {task.name for task in self._told}
+        for (first, again), those in sorted(self.reruns.by_processor(present, told).items()):
             others = [f"{row.entry} on {row.task}, seed {row.seed}" for row in those if row.different]
             rows.append([literal(first), literal(again), str(len(those)), "; ".join(map(literal, others)) or "none"])
         return grid(["made on", "again on", "runs", "with other numbers"], rows, "llrl") if rows else ""
@@ -232,10 +233,18 @@ class Page:
         names = [task.name for task in tasks]
         return [(own[one], base[one]) for one in names] if {*names} <= own.keys() & base.keys() else []
 
+    def gain(self, name: str, tasks: Sequence[Task] | None = None) -> float | None:
+        """Points of its mean over ``tasks`` above FedAvg's; None if either lacks a score.
+
+        By default these are the noisy tasks.
+        """
+        both = self._beside(name, self.noisy if tasks is None else tasks)
+        return fmean(own.mean - base.mean for own, base in both) if both else None
+
     def _difference(self, name: str, tasks: Sequence[Task]) -> str:
-        """The difference of its and FedAvg's means over ``tasks``; empty if either lacks a score."""
-        both = self._beside(name, tasks)
-        return _signed(fmean(own.mean - base.mean for own, base in both)) if both else ""
+        """``gain`` in words; empty without one."""
+        gain = self.gain(name, tasks)
+        return "" if gain is None else _signed(gain)
 
     @property
     def _clean(self) -> list[Task]:
@@ -276,7 +285,7 @@ def pages(benchmark: Benchmark, entered: Sequence[Entry], folder: Path, reruns: 
         begun = [entry for entry in entered if not found or own & {*entry.studies}]
         if own and begun:
             found[tier] = (replace(benchmark, tasks=tasks), begun)
-    files = {tier: f"README{suffix(tier)}.md" for tier in found}
+    files = {tier: file_of(tier) for tier in found}
     return [
         Page(part, begun, folder, reruns, {other: file for other, file in files.items() if other != tier})
         for tier, (part, begun) in found.items()
@@ -286,6 +295,11 @@ def pages(benchmark: Benchmark, entered: Sequence[Entry], folder: Path, reruns: 
 def suffix(tier: str) -> str:
     """Of the files of a tier's page: none of the shortest one's, which a reader of the folder sees first."""
     return "" if tier == next(iter(TIERS)) else f"_{tier.lower()}"
+
+
+def file_of(tier: str) -> str:
+    """The name of a tier's page."""
+    return f"README{suffix(tier)}.md"
 
 
 def spread_of(score: Score | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import scikit_posthocs
 from matplotlib.figure import Figure
@@ -18,7 +16,9 @@ BAR = 2.5
 
 
 def draw(ranking: Ranking[S], made: str) -> Figure:
-    """The diagram of Nemenyi's test: bars join what ``ranking.apart`` does not tell apart.
+    """The diagram of Nemenyi's test: methods at their mean ranks, best on the left, and its critical difference.
+
+    Bars join what ``ranking.apart`` does not tell apart.
 
     Args:
         ranking: with a test.
@@ -27,15 +27,7 @@ def draw(ranking: Ranking[S], made: str) -> Figure:
     same = DataFrame(1.0, index=ranking.methods, columns=ranking.methods)
     for better, worse in ranking.apart:
         same.loc[better, worse] = same.loc[worse, better] = 0.0
-    return diagram(ranking.mean_ranks, same, f"{len(ranking.settings)} settings{made}", ranking.critical_difference)
-
-
-def diagram(ranks: Mapping[str, float], same: DataFrame, caption: str, difference: float | None = None) -> Figure:
-    """Methods at their mean ranks, best on the left; bars join those that a test does not tell apart.
-
-    They are those whose p-value in ``same`` is above 0.05. The critical ``difference`` is drawn as a length, if the
-    test has one.
-    """
+    ranks, difference = ranking.mean_ranks, ranking.critical_difference
     figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
     axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))
     scikit_posthocs.critical_difference_diagram(
@@ -54,15 +46,14 @@ def diagram(ranks: Mapping[str, float], same: DataFrame, caption: str, differenc
     for bar in axes.get_lines():  # their ends come from a set, whose order differs between processes
         if bar.get_linewidth() == BAR:
             bar.set_xdata(np.sort(np.asarray(bar.get_xdata(), float)))
-    if difference is not None:
-        above = axes.get_xaxis_transform()
-        axes.plot([1, 1 + difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
-        for end in (1, 1 + difference):
-            axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
-        axes.text(1 + difference, 1.16, f"  CD = {difference:.2f}", va="center", fontsize=9, color=INK, transform=above)
+    above = axes.get_xaxis_transform()
+    axes.plot([1, 1 + difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
+    for end in (1, 1 + difference):
+        axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
+    axes.text(1 + difference, 1.16, f"  CD = {difference:.2f}", va="center", fontsize=9, color=INK, transform=above)
     axes.xaxis.set_major_locator(FixedLocator(range(1, len(ranks) + 1)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda rank, _: f"{rank:.0f}"))
     axes.tick_params(colors=INK, labelsize=9)
     axes.spines["top"].set_color(INK)
-    figure.text(0.5, 0.03, caption, ha="center", fontsize=8, color=INK)
+    figure.text(0.5, 0.03, f"{len(ranking.settings)} settings{made}", ha="center", fontsize=8, color=INK)
     return figure
