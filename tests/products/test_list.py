@@ -37,7 +37,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
         ("method", "method=apl"),
         ("method/local", "method/local=co_teaching"),
         ("batch", "method/batch=clc_hold_out"),
-        ("experiment", "experiment=benchmark/clean/digits_writers"),
+        ("experiment", "experiment=benchmark/cifar_human"),
     ],
 )
 def test_one_group(group: str, first: str, said: Commands) -> None:
