@@ -308,8 +308,8 @@ def test_a_score_that_is_not_that_of_its_trace_is_refused(tmp_path: Path) -> Non
 def test_every_process_of_a_resumed_run_and_its_numbers_alone_are_in_its_trace() -> None:
     process = {"commit": "a", "machine": "m", "device": "cpu", "executor": "sequential", "versions": {"torch": "2"}}
     last = process | {"commit": "b", "executor": {"name": "stacked"}}
-    record = {**last, "earlier": [process, process], "data": "d", "federation": "f", "metrics": {"last": 1, "x": None}}
-    record["metrics"]["simulated"] = True  # such as FedPeer's label_privacy_simulated
+    metrics = {"last": 1, "x": None, "simulated": True}  # such as FedPeer's label_privacy_simulated
+    record = {**last, "earlier": [process, process], "data": "d", "federation": "f", "metrics": metrics}
     trace = Trace.of(RunRecord.of(record))
     assert [(one.commit, one.executor) for one in trace.origins] == [("a", "sequential"), ("b", {"name": "stacked"})]
     assert (trace.metrics, trace.drawn, trace.origins[0].torch) == ({"last": 1}, Drawn("d", "f"), "2")
