@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 
 SETTINGS = "settings"
 """The key of a method under which its rows are."""
@@ -152,7 +153,7 @@ def _evaluated(cfg: DictConfig, node: ast.expr) -> float:
             return number
         case ast.Name(id=name):
             number = cfg.protocol[name] if name in SHARED else value(cfg, name)
-            if isinstance(number, bool) or not isinstance(number, int | float):
+            if not is_number(number):
                 key = f"protocol.{name}" if name in SHARED else next(places(cfg, name)).key
                 raise UserError(f"{key}={number}: must be a number, from which others follow")
             return number

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from flnl.core.numbers import is_number
+
 CLOSED = ("finished", "stopped")
 """The ends of a run after which its record tells of all of its lines."""
 
@@ -43,6 +45,6 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def same(held: object, value: float | None) -> bool:
     """Whether a file holds a number, but for the last bits: another machine may add up in another order."""
-    if not isinstance(held, int | float) or value is None:
+    if not is_number(held) or value is None:
         return held is value
     return math.isclose(held, value, rel_tol=1e-9, abs_tol=1e-12)

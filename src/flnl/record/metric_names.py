@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flnl.core.numbers import is_number
 from flnl.storage.spreadsheet import csv_text
 
 TRAINING = {"loss": "train/loss", "left_out": "train/left_out", "idle": "train/idle"}
@@ -30,7 +31,7 @@ def of_round(row: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None
     """
     values = {TRAINING.get(name, name): value for name, value in row.items() if name not in NO_VALUES}
     corrected = row.get("correction") or {}
-    values |= {f"correction/{name}": value for name, value in corrected.items() if isinstance(value, int | float)}
+    values |= {f"correction/{name}": value for name, value in corrected.items() if is_number(value)}
     scores = {TESTED.get(name, name): value for name, value in (evaluation or {}).items() if name not in NO_VALUES}
     return {**values, **{name: value for name, value in scores.items() if name not in ("round", "stage")}}
 

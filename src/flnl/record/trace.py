@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flnl.core.numbers import is_number
 from flnl.record.run import RunRecord
 
 ORIGINS, FEDERATIONS = "origins", "federations"
@@ -57,11 +58,7 @@ class Trace:
         for origin in map(Origin.of, record.processes):
             if origin not in origins:
                 origins.append(origin)
-        numbers = {
-            name: value
-            for name, value in record.metrics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        numbers = {name: value for name, value in record.metrics.items() if is_number(value)}
         costs = {name: value for name in COSTS if (value := getattr(record, name)) is not None}
         given = {"noise rate": record.given, "clean samples": record.clean_samples}
         had = [name for name, value in given.items() if value]

@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from flnl.console.credentials import redacted
 from flnl.console.terminal import print_line
 from flnl.core.errors import Interrupted, UserError, in_one_line
+from flnl.core.numbers import is_number
 from flnl.run.interrupt import Interruption
 from flnl.sweep.ledger import Job, Ledger
 
@@ -129,7 +130,7 @@ def _accounted(
         from flnl.run.train import train
 
         outcome = train(cfg, job.overrides, folder, opened=opened, stop=stop)
-        metrics = {k: v for k, v in outcome.record.metrics.items() if isinstance(v, int | float)}
+        metrics = {k: v for k, v in outcome.record.metrics.items() if is_number(v)}
         job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
         if outcome.signal is not None and outcome.status == "interrupted":
             by = ledger.stopped_by or outcome.signal  # the sweep passes any signal on to its jobs as SIGTERM

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.figures.style import GREY, MARKERS, bare, legend, look, title
 from flnl.instruments.compare.names import names
 from flnl.instruments.compare.runs import Row
@@ -108,7 +109,7 @@ def swept(rows: Sequence[Row], key: str, measure: Column) -> list[Swept]:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None
 
 
 def _repeats(rows: Sequence[Row], key: str, other: str) -> bool:

@@ -17,6 +17,7 @@ from flnl.console.suggestions import instead
 from flnl.console.terminal import visible
 from flnl.console.ties import compared, exact
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.instruments.compare import latex
 from flnl.instruments.compare.latex import escaped
 from flnl.instruments.compare.names import Settings, differing_keys, names, override
@@ -83,7 +84,7 @@ class Column:
     def value(self, run: RunRecord) -> float | None:
         """A run's finite value, in the column's unit; None if it has none."""
         x = self.of(run)
-        return self.factor * x if isinstance(x, int | float) and math.isfinite(x) else None
+        return self.factor * x if is_number(x) and math.isfinite(x) else None
 
     def by_draw(self, row: Row) -> dict[Draw, float]:
         """The finite values of the row's runs, in the column's unit."""
@@ -157,7 +158,7 @@ def measured(name: str, rows: Sequence[Row]) -> Column:
     column = next((one for one in ALL if one.key == key), Column(name, name, name, _metric(name), spread=True))
     if not any(column.numbers(row) for row in rows):
         metrics = (metric for row in rows for run in row.runs for metric in run.metrics.items())
-        there = {metric for metric, x in metrics if isinstance(x, int | float)} | {one.key for one in ALL}
+        there = {metric for metric, x in metrics if is_number(x)} | {one.key for one in ALL}
         raise UserError(f"--measure {name}: no run has such a number; {instead(name, sorted(there))}")
     return column
 

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from flnl.config.folders import CONF
 from flnl.console.suggestions import instead
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.instruments.tables.scaling import Scaling, triggers
 from flnl.instruments.tables.table import NEVER, STRICT, Column, Metric, Number, Row, Table
@@ -66,7 +67,7 @@ def _cell(written: Any) -> Number | None:
 
 
 def _finite(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+    return is_number(number) and math.isfinite(number)
 
 
 def _seeds(written: object) -> tuple[int, ...]:

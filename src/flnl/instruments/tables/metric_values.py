@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from flnl.console.suggestions import closest
+from flnl.core.numbers import is_number
 from flnl.instruments.tables.run_record import Row, Written
 from flnl.instruments.tables.table import NEVER, Column, Metric
 
@@ -27,7 +28,7 @@ def value(run: Written, metric: Metric, column: Column) -> float | None:
     if match := TO_REACH.fullmatch(key):
         return reaching(run.evaluations, int(match[1]) / 100)
     number = next((place[key] for place in _places(run) if place.get(key) is not None), None)
-    if not isinstance(number, int | float) or not math.isfinite(number):
+    if not is_number(number) or not math.isfinite(number):
         return None
     return float(number) * (100.0 if metric.unit == "%" else 1.0)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.core.together import together
 from flnl.instruments.tables.identity import Identities, Identity
 from flnl.instruments.tables.plan import Place, Plan
@@ -170,4 +171,4 @@ def _or(values: Sequence[str]) -> str:
 def _text(value: Any) -> str:
     if value is None:
         return "none"
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return f"{value:g}" if is_number(value) else str(value)

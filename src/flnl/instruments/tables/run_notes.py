@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from flnl.config.registry import recorded_name
+from flnl.core.numbers import is_number
 from flnl.core.together import together
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
@@ -68,7 +69,7 @@ def realised_noise(rows: Rows) -> tuple[str, ...]:
 
 def _noise(cells: Sequence[Sequence[Ended]]) -> str:
     shares = [[run.metrics.get("noise_given") for run in cell] for cell in cells]
-    means = sorted(fmean(numbers) for cell in shares if (numbers := [x for x in cell if isinstance(x, int | float)]))
+    means = sorted(fmean(numbers) for cell in shares if (numbers := [x for x in cell if is_number(x)]))
     return _span([f"{100 * mean:.1f}" for mean in means]) if means else ""
 
 

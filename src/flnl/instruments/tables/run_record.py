@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock
 
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.core.special import refuse_special
 from flnl.instruments.compare.runs import shown
 from flnl.record.lines import METRICS, DamagedLinesError
@@ -141,7 +142,7 @@ def line(folder: Path, command: str, seed: int, written: Written) -> str:
             for one in written.record.processes[:-1]
         ]
     last = {
-        kind: {key: value for key, value in written.last(kind).items() if isinstance(value, int | float)}
+        kind: {key: value for key, value in written.last(kind).items() if is_number(value)}
         for kind in ("evaluation", "round")
     }
     stages: dict[str, dict[str, list[float]]] = {}
@@ -229,7 +230,7 @@ def _parsed(text: bytes, where: str) -> tuple[str, Written]:
         rows = [*_rows(held)]
         texts = (held[key] for key in ("key", "status", "folder"))
         numbers = (row[key] for row in rows for key in CURVE if key in row)
-        typed = all(isinstance(text, str) for text in texts) and all(isinstance(x, int | float) for x in numbers)
+        typed = all(isinstance(text, str) for text in texts) and all(is_number(x) for x in numbers)
         if not (rows and isinstance(held["metrics"], dict) and typed):
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flnl.core.errors import UserError
+from flnl.core.numbers import is_number
 from flnl.numerics import moments
 from flnl.record.lines import DamagedLinesError
 from flnl.record.run import RunRecord
@@ -43,7 +44,7 @@ def score(folder: Path, measure: str) -> float | None:
         raise DamagedLinesError(f"{fault}; remove the folder to run it again")
     if measure != VALIDATION:
         value = record.metrics.get(measure)
-        return float(value) if isinstance(value, int | float) else None
+        return float(value) if is_number(value) else None
     evaluations = record.evaluations[-LAST:]
     if any("validation_accuracy" not in row for row in evaluations):
         raise UserError(f"{folder}: no client has so many samples that a share of them is one: hold out a larger share")
