@@ -28,6 +28,7 @@ from datetime import date
 from pathlib import Path
 
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.commands import guard
@@ -42,7 +43,7 @@ from flnl.console.words import counted
 from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark
-from flnl.instruments.benchmark.entries import CEILING, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
+from flnl.instruments.benchmark.entries import CEILING, CLEAN, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
 from flnl.instruments.benchmark.reruns import Program, Rerun, Reruns
 from flnl.instruments.tune.space import Space
 from flnl.record.run import RunRecord
@@ -191,7 +192,8 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         check_folder(f"--results {options.results}", folder)
         searched = _searched(version, overrides)
         fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in searched)]
-        unstated = [one for one in experiments if _lacks_noise_rate([*fixed, f"experiment={one}"])]
+        tried = {one: _composed([*fixed, f"experiment={one}"]) for one in experiments}
+        unstated = [one for one, cfg in tried.items() if cfg is not None and _lacks_noise_rate(cfg)]
         if unstated:
             print_line(
                 f"{name} needs the noise rate; left out, since none is stated: {', '.join(unstated)}", to=sys.stderr
@@ -200,12 +202,15 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         if not experiments:
             failed.append(f"{name}: no task states the noise rate")
             continue
+        cfg = tried[experiments[0]]
+        clean = [f"{CLEAN}={version.clean_share}"] if cfg is not None and _needs_clean_samples(cfg) else []
         folder.mkdir(parents=True, exist_ok=True)
         print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
         try:
             tune(
                 [
                     *overrides,
+                    *clean,
                     f"experiment={','.join(experiments)}",
                     version.grid,
                     *("--each", "method", "--each", "experiment"),
@@ -268,15 +273,30 @@ def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
         raise UserError(f"{name} is the entry of {' '.join(there)}: give this one a --name of its own")
 
 
-def _lacks_noise_rate(overrides: Sequence[str]) -> bool:
-    """Whether a method is to be given the noise rate where none is stated; False of what the tuning will refuse."""
+def _composed(overrides: Sequence[str]) -> DictConfig | None:
+    """The configuration; None of what the tuning will refuse."""
+    try:
+        return compose.load(overrides)
+    except (HydraException, OmegaConfBaseException, UserError):
+        return None
+
+
+def _lacks_noise_rate(cfg: DictConfig) -> bool:
+    """Whether a method is to be given the noise rate where none is stated."""
     from flnl.config import given  # imports torch
 
+    return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
+
+
+def _needs_clean_samples(cfg: DictConfig) -> bool:
+    """Whether the server is to score models on clean samples; False of a method that the tuning will refuse."""
+    from flnl.config import registry
+    from flnl.core.method import assemble  # imports torch
+
     try:
-        cfg = compose.load(overrides)
+        return assemble(compose.build(cfg.method), registry.option_of).given_clean_samples
     except (HydraException, OmegaConfBaseException, UserError):
         return False
-    return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
 
 
 def _searched(version: Benchmark, overrides: Sequence[str]) -> list[str]:

@@ -40,7 +40,7 @@ LONGEST = 60
 """Seconds of a processor that an entry's longest run took which is made again with every change."""
 SEEDS = (1, 2, 3, 4, 5)
 TASKS = {name: Task(name, f"Task {name}", clean=name == "calm") for name in ("one", "two", "calm")}
-RULES = Benchmark("t", "train.lr=0.1,1", (101,), 0.1, 0.05, SEEDS, 0.01, 0.5, 3, TASKS)
+RULES = Benchmark("t", "train.lr=0.1,1", (101,), 0.1, 0.2, 0.05, SEEDS, 0.01, 0.5, 3, TASKS)
 NOISY = [TASKS["one"], TASKS["two"]]
 
 
@@ -503,6 +503,15 @@ def test_a_method_that_needs_the_noise_rate_is_not_run_where_none_is_stated(
     assert (
         "selfie needs the noise rate; left out, since none is stated: benchmark/digits_clean" in capsys.readouterr().err
     )
+
+
+def test_a_method_that_needs_clean_samples_is_given_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)
+    monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
+    command(["run", "method=focus,fedavg", "--tasks", "digits_writers", "--results", str(tmp_path)])
+    assert [[word for word in words if word.startswith("eval.")] for words in asked] == [["eval.benchmark=0.2"], []]
+    assert "eval.benchmark" in entries.SET, "it is no key of the entry's own"
 
 
 def test_right_labels_of_tasks_with_one_federation_are_run_once(

@@ -53,6 +53,7 @@ class Benchmark:
     grid: str  # an axis of ``flnl tune``
     tuning_seeds: tuple[int, ...]
     share: float  # of each client's samples, held out
+    clean_share: float  # of the test set, held by the server for methods that need clean samples, and not tested on
     margin: float  # a rate so far behind after a tuning seed is dropped
     seeds: tuple[int, ...]
     level: float

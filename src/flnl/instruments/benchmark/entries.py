@@ -22,8 +22,10 @@ from flnl.record.tuned import Reported, Study, Trial, Tuned, overrides_of
 
 RESULTS = CONF.parent / "results" / "benchmark"
 SCORES = "scores.json"
-SET = ("method", "experiment", "eval.validation")
-"""What all studies fix; the rest are an entry's own keys."""
+CLEAN = "eval.benchmark"
+"""The share of the test set that the server holds for methods that need clean samples."""
+SET = ("method", "experiment", "eval.validation", CLEAN)
+"""What the benchmark fixes in studies; the rest are an entry's own keys."""
 ABOUT = "about.md"
 WITHDRAWN = "withdrawn.md"
 """Its text says why an entry counts no more; the row stays."""
