@@ -16,6 +16,7 @@ from flnl.core.parts import ServerUpdate
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import Positive
 from flnl.core.stored import stored
+from flnl.numerics.roots import square_root
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay of a running average, in [0, 1)."""
@@ -103,7 +104,7 @@ class Adaptive(ServerUpdate):
             change = _change(params, combined, name)
             moment = self.beta1 * kept.to(change) + (1 - self.beta1) * change
             square = self._gathered(state.v[name].to(change), change.square())
-            moved[name] = _stepped(params[name], rate * moment / (square.sqrt() + self.tau))
+            moved[name] = _stepped(params[name], rate * moment / (square_root(square) + self.tau))
             m[name], v[name] = moment.to(kept.dtype), square.to(kept.dtype)
         return moved, AdaptiveState(m, v, steps)
 
@@ -120,7 +121,7 @@ class Adaptive(ServerUpdate):
         """Means over all coordinates of √v, which clients' disagreement raises, and of ``|m| / √v``."""
         if state is None:
             return ()
-        roots = {name: v.double().sqrt() for name, v in state.v.items()}
+        roots = {name: square_root(v.double()) for name, v in state.v.items()}
         total = sum(v.numel() for v in roots.values())
         ratios = (state.m[name].double().abs() / root.clamp_min(1e-30) for name, root in roots.items())
         return (

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flnl.numerics.roots import square_root
+
 CONSISTENCY = 1.4826
 """Makes a median of absolute residuals an estimate of the standard deviation of normal residuals."""
 LEAST_SCALE = 1e-7
@@ -44,7 +46,7 @@ def judged(values: Tensor, lam: float) -> Judged:
     away = (values - line).abs()
     scale = CONSISTENCY * (1 + 5 / (count - 1)) * middle(away.sort(dim=0).values[1:]) + LEAST_SCALE
     place = torch.arange(count, dtype=values.dtype, device=values.device) - (count - 1) / 2
-    leverage = (1 - 1 / count - place.square() / place.square().sum()).sqrt()[ranks]
+    leverage = square_root(1 - 1 / count - place.square() / place.square().sum())[ranks]
     weights = (lam * (2 / count) ** 0.5 * leverage * scale / away).clamp(max=1)
     return Judged(weights, line)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from flnl.core.onto import onto
 from flnl.core.payload import Params, is_learned
 from flnl.core.stored import stored
+from flnl.numerics.roots import square_root
 
 LEAST_VARIANCE = 1e-5
 """Of a direction's entries (FedBeat's program)."""
@@ -49,7 +50,8 @@ class ModelMoments:
         drawn = dict(mean)
         for name, direction in self.means.items():
             noise = onto(torch.from_numpy(rng.standard_normal(tuple(direction.shape))), direction)
-            drawn[name] = mean[name] + self.norms[name] * (direction + scale * self.variances[name].sqrt() * noise)
+            away = scale * square_root(self.variances[name]) * noise
+            drawn[name] = mean[name] + self.norms[name] * (direction + away)
         return drawn
 
 

@@ -42,7 +42,7 @@ def projected(layers: Mapping[str, Tensor], features: Tensor) -> Tensor:
     """Projections [B, w] of features [B, d]: a layer, batch norm by this batch, ReLU, a layer."""
     hidden = features @ layers["first.weight"].T + layers["first.bias"]
     centred = hidden - hidden.mean(0)
-    normed = centred / (centred.square().mean(0) + EPSILON).sqrt() * layers["norm.weight"] + layers["norm.bias"]
+    normed = centred * (centred.square().mean(0) + EPSILON).rsqrt() * layers["norm.weight"] + layers["norm.bias"]
     return F.relu(normed) @ layers["second.weight"].T + layers["second.bias"]
 
 

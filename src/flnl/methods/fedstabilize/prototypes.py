@@ -17,6 +17,7 @@ from flnl.core.onto import onto
 from flnl.core.ranges import Seed
 from flnl.core.streams import of_part, stream
 from flnl.models.outputs import why_features_stay
+from flnl.numerics.roots import square_root
 
 Rotation = Literal["stream", "released"]
 HEAD = "head.weight"
@@ -113,6 +114,7 @@ def slerp(one: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
     share = share[:, None] if share.dim() == 1 else share
     dot = (one * other).sum(1, keepdim=True).clamp(-1, 1)
     near, far = dot > 1 - 1e-6, dot < -1 + 1e-6
-    angle = torch.acos(torch.where(near | far, 0.0, dot))
+    dot = torch.where(near | far, 0.0, dot)
+    angle = torch.atan2(square_root(1 - dot.square()), dot)
     arc = (torch.sin(share * angle) * one + torch.sin((1 - share) * angle) * other) / torch.sin(angle)
     return torch.where(near, one, torch.where(far, torch.where(share >= 0.5, one, other), arc))

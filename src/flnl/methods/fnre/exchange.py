@@ -17,6 +17,7 @@ from flnl.core.ranges import PositiveCount, Share
 from flnl.core.reported import PerClass
 from flnl.core.stored import stored
 from flnl.methods.fnre.rate import LEAST, WORST_CONDITION, Wrong, class_shares, expectations, rates, variances
+from flnl.numerics.roots import square_root
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class NoiseRates(Exchange):
         found = rates(agreement, right, by_chance)
         counts = state.rounds[-1].confusion
         known = variances(found, agreement, right, by_chance, self.wrong, len(counts), state.samples, int(counts.sum()))
-        return found, known.clamp_min(0).sqrt()
+        return found, square_root(known.clamp_min(0))
 
     def _expected(self, row: RoundAgreements) -> tuple[Tensor, Tensor]:
         counts = row.confusion.double()

@@ -15,6 +15,7 @@ from flnl.core.step import Step
 from flnl.methods.loss_correction.loss import Correction, reweighted_loss
 from flnl.methods.loss_correction.transition import SMALLEST, Slack, TransitionMatrix, revised
 from flnl.numerics.losses import weighted_mean
+from flnl.numerics.roots import square_root
 from flnl.parts.losses.forward_correction import forward_loss
 from flnl.parts.losses.targets import cross_entropy
 
@@ -36,7 +37,7 @@ class Learning:
         steps = self.steps + 1
         mean = BETAS[0] * self.mean + (1 - BETAS[0]) * gradient
         square = BETAS[1] * self.square + (1 - BETAS[1]) * gradient.square()
-        scale = (square / (1 - BETAS[1] ** steps)).sqrt() + EPSILON
+        scale = square_root(square / (1 - BETAS[1] ** steps)) + EPSILON
         return Learning(self.slack - lr * (mean / (1 - BETAS[0] ** steps)) / scale, mean, square, steps)
 
 

@@ -1,5 +1,6 @@
 """SCAFFOLD's exchange: the server's control variate down, the change of the client's own up."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -162,7 +163,7 @@ class ControlVariates(Exchange):
         new = {name: after[name].cpu() if name in after else zero for name, zero in own.items()}
         change = {name: value - own[name] for name, value in new.items()}
         away = torch.stack([(value - variate[name]).double().square().sum() for name, value in new.items()])
-        return Payload(ControlVariateChange(change, float(away.sum().sqrt()))), Payload(OwnControlVariate(new))
+        return Payload(ControlVariateChange(change, math.sqrt(away.sum()))), Payload(OwnControlVariate(new))
 
     def gathered(self, state: ControlVariatesState, gathered: Gathered) -> ControlVariatesState:
         """``c + Σ_{k ∈ S} p_k Δ_k``, in float64 and in the order of clients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,7 @@ from flnl.core.messages import Combined
 from flnl.core.onto import onto
 from flnl.core.payload import Params, Payload, is_learned
 from flnl.core.ranges import NonNegative, Positive, PositiveCount
+from flnl.numerics.roots import square_root
 from flnl.parts.aggregators.median import median
 from flnl.parts.aggregators.models import Models, OfModels, entries, weighted_mean
 
@@ -55,7 +57,7 @@ class GeometricMedian(OfModels):
         last = shares
         for names in groups:
             last = self._median({name: moved[name] for name in names}, shares, found)
-        length = float(torch.stack([z.square().sum() for z in found.values()]).sum().sqrt())
+        length = math.sqrt(torch.stack([z.square().sum() for z in found.values()]).sum())
         if self.largest is not None and length >= self.largest:
             return Combined(params, facts={"fallback": 1.0})
         weights = (last if self.over == "model" else shares).tolist()
@@ -95,4 +97,4 @@ def _moved(received: Tensor, sent: Tensor) -> Tensor:
 
 def _distances(moved: dict[str, Tensor], z: dict[str, Tensor]) -> Tensor:
     """``‖z - Δ_k‖`` [m] over all tensors."""
-    return torch.stack([(deltas - z[name]).square().sum(1) for name, deltas in moved.items()]).sum(0).sqrt()
+    return square_root(torch.stack([(deltas - z[name]).square().sum(1) for name, deltas in moved.items()]).sum(0))
