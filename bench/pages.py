@@ -231,11 +231,12 @@ def seeds_apart() -> tuple[float, float]:
 
 
 @cache
-def benchmarked() -> benchmark.Page:
-    """The benchmark's page, of its newest version."""
+def benchmarked(tier: str = "S") -> benchmark.Page:
+    """The page of a tier of the benchmark's newest version."""
     newest = definition.load()
     folder = entries.RESULTS / newest.version
-    return benchmark.pages(newest, [*entries.entries(newest)], folder, Reruns.load(folder))[0]
+    found = benchmark.pages(newest, [*entries.entries(newest)], folder, Reruns.load(folder))
+    return next(one for one in found if one.tier == tier)
 
 
 @dataclass(frozen=True)
