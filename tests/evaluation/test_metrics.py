@@ -19,6 +19,7 @@ from flnl.evaluation.metrics import (
     mean_memorization,
     memorization,
     training_stability,
+    worst_client,
 )
 from flnl.numerics.distance import squared_move
 from flnl.numerics.ranks import auroc
@@ -128,6 +129,31 @@ def test_held_out_samples_are_scored_on_the_labels_that_clients_were_given_and_o
     assert len(held_out) == 36, "three of ten samples of each client"
 
 
+def test_the_worst_client_is_that_of_the_classes_which_are_predicted_worst():
+    labels = np.array([0, 0, 0, 0, 1, 1, 3])
+    right = np.array([1, 1, 1, 0, 1, 0, 0], bool)  # 3/4 of class 0, 1/2 of class 1, none of class 3
+    classes = np.array([[8.0, 0, 0, 0], [2, 2, 6, 0], [0, 0, 5, 0]])  # no sample of class 2 is tested
+    assert worst_client(right, labels, classes) == (0.75 + 0.5) / 2
+    assert worst_client(right, labels, classes[2:]) is None
+    assert worst_client(right, labels, np.array([[1.0, 0, 0, 0], [0, 0, 0, 1]])) == 0
+
+
+def test_the_worst_client_is_by_right_classes_of_training_samples():
+    run = composed("method=fedavg", "rounds=1", "noise=symmetric", "noise.eta=0.6", "partition=shards")
+    federation, params = run.federation, run.rounds[-1].state.server.params
+    found = Evaluator(federation, run.network, run.method).model(params)
+    tested = torch.from_numpy(federation.tested)
+    right = run.network.outputs(federation.dataset.test, tested).argmax(1).numpy()
+    labels = federation.dataset.test_labels[federation.tested]
+    assert federation.truth is not None
+    each = [
+        np.mean([np.mean(right[labels == c] == c) for c in federation.truth[federation.clients[k]].tolist()])
+        for k in federation.with_data
+    ]
+    assert found["accuracy_worst_client"] == pytest.approx(min(each))
+    assert max(each) > min(each), "the shards have other classes"
+
+
 @pytest.mark.parametrize("where", ["noise=fedcorr", "noise=none", "eval.validation=0.3"])
 def test_an_evaluator_counts_what_the_model_memorised(where: str):
     """Sample by sample, over what the clients hold; of clean labels only the clean group is there."""
@@ -155,8 +181,9 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     assert len(groups[True]) > 0
     assert (len(groups[False]) == 0) == (where == "noise=none")
     unknown = replace(federation, truth=None)
-    plain.pop("validation_true_accuracy", None)
-    assert Evaluator(unknown, run.network, run.method, True).model(params) == plain
+    by_truth = {"validation_true_accuracy", "accuracy_worst_client"}
+    without = {name: value for name, value in plain.items() if name not in by_truth}
+    assert Evaluator(unknown, run.network, run.method, True).model(params) == without
 
 
 @pytest.mark.parametrize(
@@ -176,6 +203,12 @@ def test_the_closing_accuracy_on_held_out_samples_is_by_true_labels() -> None:
     rows = [{"accuracy": 0.5, "validation_true_accuracy": a} for a in (1.0, *[0.25] * 5, *[0.75] * 5)]
     assert summarise(rows)["validation_true_mean_last_10"] == 0.5
     assert "validation_true_mean_last_10" not in summarise([*rows, {"accuracy": 0.5}])
+
+
+def test_the_closing_number_of_the_worst_client_is_over_the_last_ten_evaluations() -> None:
+    rows = [{"accuracy": 0.9, "accuracy_worst_client": a} for a in (1.0, *[0.25] * 5, *[0.75] * 5)]
+    assert summarise(rows)["worst_client_mean_last_10"] == 0.5
+    assert "worst_client_mean_last_10" not in summarise([{"accuracy": 0.9}, *rows]), "an older version began the run"
 
 
 def test_closing_accuracies_by_hand() -> None:

@@ -64,7 +64,7 @@ class LabelShares:
 
 
 OF_RUNS = re.compile(
-    "kind|stage|round|participations|cohort|best|last|mean_last_10|best_mean_10|at_best_validation|test_loss|labels|"
+    "kind|stage|round|participations|cohort|best|last|mean_last_10|best_mean_10|at_best_validation|test_loss|labels|worst_client.*|"
     "flagged|changed|suspected|accuracy.*|"
     "(validation|noise|filter|quality|label|detection|client_detection|correction|memorization)_.*"
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from flnl.engine.network import Network
 from flnl.evaluation import estimates
 from flnl.evaluation.estimates import noise_columns
 from flnl.evaluation.metrics import (
+    Array,
     Mask,
     absolute_error,
     accuracy_and_loss,
@@ -46,6 +48,7 @@ from flnl.evaluation.metrics import (
     memorization,
     training_stability,
     true_quality,
+    worst_client,
 )
 from flnl.evaluation.probabilities import Probabilities
 from flnl.evaluation.recording import Recorder
@@ -78,8 +81,10 @@ class Evaluator:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
         ``validation_true_accuracy`` is by the true labels of the validation set, whose people (or sites) the clients
-        trained on, where the test set may be of others. For a pair of networks, also the accuracy of each. With
-        ``memorization``, also the shares of predictions on correctly and on wrongly labelled training samples.
+        trained on, where the test set may be of others. ``accuracy_worst_client`` is that by the right classes of the
+        client for whom it is lowest, if the truth is known and there are several clients. For a pair of networks, also
+        the accuracy of each. With ``memorization``, also the shares of predictions on correctly and on wrongly
+        labelled training samples.
 
         Args:
             params: the model to score.
@@ -91,6 +96,9 @@ class Evaluator:
         labels = torch.from_numpy(data.test_labels[tested])
         accuracy, loss = accuracy_and_loss(logits, labels)
         metrics = {"accuracy": accuracy, "test_loss": loss}
+        right = (logits.argmax(1) == labels).numpy()
+        if self._classes is not None and (lowest := worst_client(right, labels.numpy(), self._classes)) is not None:
+            metrics["accuracy_worst_client"] = lowest
         if self.method.networks > 1:
             metrics |= self._each_network(tested)
         if len(self.federation.validation):
@@ -100,6 +108,16 @@ class Evaluator:
         if self.recorder is not None and after is not None:
             self.recorder.add(after, logits)
         return metrics
+
+    @cached_property
+    def _classes(self) -> Array | None:
+        """How many samples of each class clients hold [clients, K], by right labels; None of one, or without truth."""
+        truth, clients = self.federation.truth, self.federation.with_data
+        if truth is None or len(clients) < 2:
+            return None
+        K = self.federation.num_classes
+        of_clients = (truth[torch.from_numpy(self.federation.clients[client])].numpy() for client in clients)
+        return np.stack([np.bincount(one[(one >= 0) & (one < K)], minlength=K) for one in of_clients]).astype(float)
 
     def _held_out(self) -> dict[str, float]:
         """Scores of the loaded model on the clients' samples that are held out."""

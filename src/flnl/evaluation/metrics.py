@@ -119,6 +119,24 @@ def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     return float(right), float(F.cross_entropy(logits.double(), labels))
 
 
+def worst_client(right: Mask, labels: Labels, classes: Array) -> float | None:
+    """The accuracy on test samples [n] by a client's classes, of the client for whom it is lowest.
+
+    A client's is the mean over its classes of how many test samples of each are predicted ``right``, weighted by
+    ``classes`` [clients, K], its samples of each. Classes of which no sample is tested count for nobody; None if there
+    are no others.
+
+    >>> worst_client(np.array([True, False, True]), np.array([0, 0, 1]), np.array([[5.0, 0.0], [1.0, 3.0]]))
+    0.5
+    """
+    tested = np.bincount(labels, minlength=classes.shape[1])
+    there = tested > 0
+    accuracy = np.bincount(labels[right], minlength=classes.shape[1])[there] / tested[there]
+    counts = classes[:, there]
+    some = counts[counts.any(1)]
+    return float((some @ accuracy / some.sum(1)).min()) if len(some) else None
+
+
 def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
     """Counts of samples [C, C]: rows are true classes, columns held labels.
 

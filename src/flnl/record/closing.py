@@ -9,13 +9,19 @@ from flnl.core.numbers import is_number
 
 CLOSED = ("finished", "stopped")
 """The ends of a run after which its record tells of all of its lines."""
+LAST_TEN = {
+    "accuracy_worst_client": "worst_client_mean_last_10",
+    "validation_true_accuracy": "validation_true_mean_last_10",
+}
+"""Values of evaluations whose mean over the last ten is a closing number, and its name."""
 
 
 def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The accuracies that papers report, from all evaluations in order.
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
-    evaluations, and ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
+    evaluations, ``worst_client_mean_last_10`` that by the classes of the client for whom it is lowest, and
+    ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
     ``best_mean_10`` is the highest mean of ten in a row: what the last ones lack of it has been forgotten;
     ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are
     none if a model was not tested, as where a server has no test set.
@@ -36,10 +42,9 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if all("validation_accuracy" in e for e in evaluations):
         held_out = [e["validation_accuracy"] for e in evaluations]
         metrics["at_best_validation"] = accuracies[int(np.argmax(held_out))]
-    if all("validation_true_accuracy" in e for e in evaluations):
-        metrics["validation_true_mean_last_10"] = float(
-            np.mean([e["validation_true_accuracy"] for e in evaluations[-10:]])
-        )
+    for name, means_of in LAST_TEN.items():
+        if all(name in e for e in evaluations):
+            metrics[means_of] = float(np.mean([e[name] for e in evaluations[-10:]]))
     return metrics
 
 

@@ -12,7 +12,7 @@ TRAINING = {"loss": "train/loss", "left_out": "train/left_out", "idle": "train/i
 """Values of a line of kind ``round`` in ``metrics.jsonl`` that have another name here."""
 TESTED = {
     **{"accuracy": "test/accuracy", "test_loss": "test/loss"},
-    **{f"accuracy_{name}": f"test/accuracy_{name}" for name in ("first", "second")},
+    **{f"accuracy_{name}": f"test/accuracy_{name}" for name in ("first", "second", "worst_client")},
     **{"validation_accuracy": "validation/accuracy", "validation_loss": "validation/loss"},
     **{"validation_true_accuracy": "validation/true_accuracy"},
 }

@@ -505,6 +505,22 @@ def test_a_method_that_needs_the_noise_rate_is_not_run_where_none_is_stated(
     )
 
 
+def test_a_task_shows_its_worst_client_and_the_labels_found_where_an_entry_has_them(results: Path) -> None:
+    found = [*entries.entries(RULES, results)]
+    plain = Page(RULES, found, results / "t").markdown()
+    assert "| entry | accuracy, % | beside FedAvg | chosen |" in plain
+    judged = {"worst_client_mean_last_10": 0.25, "detection_f1": 0.5}
+    for study in next(entry for entry in found if entry.name == "better").tuned.studies:
+        assert study.reported is not None
+        for one in study.reported.traces.values():
+            assert isinstance(one.metrics, dict)
+            one.metrics.update(judged)
+    tables = Page(RULES, found, results / "t").markdown().split("### ")[1:]
+    assert [("worst client, %" in table, "F1 |" in table) for table in tables] == [(True, True)] * 2 + [(True, False)]
+    row = next(line for line in tables[0].splitlines() if line.startswith("| better "))
+    assert [cell.strip() for cell in row.split("|")][4:6] == ["25.0", "0.50"]
+
+
 def test_a_method_that_needs_clean_samples_is_given_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr("flnl.commands.benchmark.pin", lambda: None)

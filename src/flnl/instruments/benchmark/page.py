@@ -28,6 +28,28 @@ CARD = re.compile(r"\[`(\w+)`\]\((docs/methods/\w+\.md)\)")
 
 
 @dataclass(frozen=True)
+class More:
+    """A column of a task's table that is there if an entry has it."""
+
+    heading: str
+    metric: str  # in a trace
+    factor: float
+    digits: int
+    clean: bool  # whether it says something of a task with right labels
+
+    def of(self, score: Score) -> str:
+        """The mean over seeds; nothing where a run has no such number."""
+        value = score.metric(self.metric)
+        return "" if value is None else f"{self.factor * value:.{self.digits}f}"
+
+
+MORE = (
+    More("worst client, %", "worst_client_mean_last_10", 100, 1, clean=True),
+    More("F1", "detection_f1", 1, 2, clean=False),
+)
+
+
+@dataclass(frozen=True)
 class Page:
     """What the entries of a version say."""
 
@@ -178,13 +200,18 @@ class Page:
         ceiling = self.scores.get(CEILING, {}).get(task.name)
         fedavg = self.scores.get(FEDAVG, {}).get(task.name)
         found = {n: of[task.name] for n, of in self.scores.items() if task.name in of and n != CEILING}
+        scores = [*found.values(), *([] if ceiling is None else [ceiling])]
+        more = [one for one in MORE if any(map(one.of, scores)) and (one.clean or not task.clean)]
         rows = []
         for name, score in sorted(found.items(), key=lambda item: -item[1].mean):
             beside = "" if fedavg is None or name == FEDAVG else _signed(score.mean - fedavg.mean)
-            rows.append([self._named(name), spread_of(score), beside, literal(score.rate)])
+            cells = (one.of(score) for one in more)
+            rows.append([self._named(name), spread_of(score), beside, *cells, literal(score.rate)])
         if ceiling is not None and not task.clean:
-            rows.insert(0, ["FedAvg on right labels", spread_of(ceiling), "", literal(ceiling.rate)])
-        return grid(["entry", "accuracy, %", "beside FedAvg", "chosen"], rows, "lrrl")
+            cells = (one.of(ceiling) for one in more)
+            rows.insert(0, ["FedAvg on right labels", spread_of(ceiling), "", *cells, literal(ceiling.rate)])
+        heading = ["entry", "accuracy, %", "beside FedAvg", *(one.heading for one in more), "chosen"]
+        return grid(heading, rows, f"lrr{'r' * len(more)}l")
 
     def _admission(self, task: Task) -> str:
         """What FedAvg can win in a noisy task, and what it loses there by learning wrong labels by heart."""

@@ -43,11 +43,12 @@ class Part:
 def compared(record: RunRecord, again: RunRecord) -> list[Part]:
     """Compare what a run and its repetition have left in their folders.
 
-    A file that is not what its run wrote differs.
+    A file that is not what its run wrote differs. A number that only the repetition has does not: it is a
+    newer version's.
     """
     keys = [*COUNTED, *(key for key in PASSES if getattr(record, key) is not None)]
     numbers = [{key: getattr(one, key) for key in keys} | {**one.metrics} for one in (record, again)]
-    different = sorted(k for k in {*numbers[0], *numbers[1]} if numbers[0].get(k) != numbers[1].get(k))
+    different = sorted(key for key, value in numbers[0].items() if value != numbers[1].get(key))
     detail = "; ".join(f"{k} {numbers[0].get(k)} then, {numbers[1].get(k)} now" for k in different[:3])
     return [
         _checked("parameters", lambda: _parameters(record.file(""), again.file(""))),
@@ -104,8 +105,8 @@ def _lines(name: str, then: RunRecord, now: RunRecord) -> Compared:
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
             key
-            for key in dict.fromkeys([*row, *other])
-            if row.get(key) != other.get(key) and not (key in OF_A_CLOCK or (key in PASSES and row.get(key) is None))
+            for key, value in row.items()
+            if value != other.get(key) and not (key in OF_A_CLOCK or (key in PASSES and value is None))
         ]:
             values = f"{_short(row.get(keys[0]))} then, {_short(other.get(keys[0]))} now"
             return False, f"first in round {row.get('round', '?')}, line {number}: {keys[0]} {values}"
