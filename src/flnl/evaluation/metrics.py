@@ -134,7 +134,7 @@ def worst_client(right: Mask, labels: Labels, classes: Array) -> float | None:
     accuracy = np.bincount(labels[right], minlength=classes.shape[1])[there] / tested[there]
     counts = classes[:, there]
     some = counts[counts.any(1)]
-    return float((some @ accuracy / some.sum(1)).min()) if len(some) else None
+    return float(((some * accuracy).sum(1) / some.sum(1)).min()) if len(some) else None
 
 
 def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
