@@ -132,10 +132,10 @@ def test_held_out_samples_are_scored_on_the_labels_that_clients_were_given_and_o
 def test_the_worst_client_is_that_of_the_classes_which_are_predicted_worst():
     labels = np.array([0, 0, 0, 0, 1, 1, 3])
     right = np.array([1, 1, 1, 0, 1, 0, 0], bool)  # 3/4 of class 0, 1/2 of class 1, none of class 3
-    classes = np.array([[8.0, 0, 0, 0], [2, 2, 6, 0], [0, 0, 5, 0]])  # no sample of class 2 is tested
+    classes = np.array([[8, 0, 0, 0], [2, 2, 6, 0], [0, 0, 5, 0]])  # no sample of class 2 is tested
     assert worst_client(right, labels, classes) == (0.75 + 0.5) / 2
     assert worst_client(right, labels, classes[2:]) is None
-    assert worst_client(right, labels, np.array([[1.0, 0, 0, 0], [0, 0, 0, 1]])) == 0
+    assert worst_client(right, labels, np.array([[1, 0, 0, 0], [0, 0, 0, 1]])) == 0
 
 
 def test_the_worst_client_is_by_right_classes_of_training_samples():

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.errors import UserError
@@ -37,7 +38,6 @@ from flnl.engine.network import Network
 from flnl.evaluation import estimates
 from flnl.evaluation.estimates import noise_columns
 from flnl.evaluation.metrics import (
-    Array,
     Mask,
     absolute_error,
     accuracy_and_loss,
@@ -81,10 +81,9 @@ class Evaluator:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
         ``validation_true_accuracy`` is by the true labels of the validation set, whose people (or sites) the clients
-        trained on, where the test set may be of others. ``accuracy_worst_client`` is that by the right classes of the
-        client for whom it is lowest, if the truth is known and there are several clients. For a pair of networks, also
-        the accuracy of each. With ``memorization``, also the shares of predictions on correctly and on wrongly
-        labelled training samples.
+        trained on, where the test set may be of others. ``accuracy_worst_client`` is ``metrics.worst_client``, if the
+        truth is known and there are several clients. For a pair of networks, also the accuracy of each. With
+        ``memorization``, also the shares of predictions on correctly and on wrongly labelled training samples.
 
         Args:
             params: the model to score.
@@ -110,14 +109,12 @@ class Evaluator:
         return metrics
 
     @cached_property
-    def _classes(self) -> Array | None:
+    def _classes(self) -> NDArray[np.int64] | None:
         """How many samples of each class clients hold [clients, K], by right labels; None of one, or without truth."""
-        truth, clients = self.federation.truth, self.federation.with_data
-        if truth is None or len(clients) < 2:
+        truth = self.federation.truth
+        if truth is None or len(self.federation.with_data) < 2:
             return None
-        K = self.federation.num_classes
-        of_clients = (truth[torch.from_numpy(self.federation.clients[client])].numpy() for client in clients)
-        return np.stack([np.bincount(one[(one >= 0) & (one < K)], minlength=K) for one in of_clients]).astype(float)
+        return self.federation.class_counts(truth)
 
     def _held_out(self) -> dict[str, float]:
         """Scores of the loaded model on the clients' samples that are held out."""

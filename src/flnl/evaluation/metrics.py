@@ -119,14 +119,14 @@ def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     return float(right), float(F.cross_entropy(logits.double(), labels))
 
 
-def worst_client(right: Mask, labels: Labels, classes: Array) -> float | None:
+def worst_client(right: Mask, labels: Labels, classes: NDArray[np.int64]) -> float | None:
     """The accuracy on test samples [n] by a client's classes, of the client for whom it is lowest.
 
     A client's is the mean over its classes of how many test samples of each are predicted ``right``, weighted by
-    ``classes`` [clients, K], its samples of each. Classes of which no sample is tested count for nobody; None if there
-    are no others.
+    ``classes`` int64 [clients, K], its samples of each: clients with the same classes have the same. Classes of which
+    no sample is tested count for nobody; None if there are no others.
 
-    >>> worst_client(np.array([True, False, True]), np.array([0, 0, 1]), np.array([[5.0, 0.0], [1.0, 3.0]]))
+    >>> worst_client(np.array([True, False, True]), np.array([0, 0, 1]), np.array([[5, 0], [1, 3]]))
     0.5
     """
     tested = np.bincount(labels, minlength=classes.shape[1])

@@ -20,7 +20,7 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The accuracies that papers report, from all evaluations in order.
 
     ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
-    evaluations, ``worst_client_mean_last_10`` that by the classes of the client for whom it is lowest, and
+    evaluations, ``worst_client_mean_last_10`` that of each one's worst client, and
     ``validation_true_mean_last_10`` that on held-out samples of the clients by their true labels;
     ``best_mean_10`` is the highest mean of ten in a row: what the last ones lack of it has been forgotten;
     ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation accuracy. There are

@@ -172,7 +172,7 @@ ROWS = (
     ("best", "best test accuracy (an oracle over the test set)", "%"),
     ("last", "last test accuracy", "%"),
     ("mean_last_10", "mean test accuracy of the last 10 evaluations", "%"),
-    ("worst_client_mean_last_10", "the same by the classes of the client for whom it is lowest", "%"),
+    ("worst_client_mean_last_10", "the same of the worst client, by its classes", "%"),
     ("at_best_validation", "test accuracy at the best validation round", "%"),
     (
         "validation_true_mean_last_10",

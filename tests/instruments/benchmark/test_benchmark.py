@@ -527,7 +527,20 @@ def test_a_method_that_needs_clean_samples_is_given_them(tmp_path: Path, monkeyp
     monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
     command(["run", "method=focus,fedavg", "--tasks", "digits_writers", "--results", str(tmp_path)])
     assert [[word for word in words if word.startswith("eval.")] for words in asked] == [["eval.benchmark=0.2"], []]
-    assert "eval.benchmark" in entries.SET, "it is no key of the entry's own"
+
+
+def test_no_entry_has_another_share_of_clean_samples(results: Path) -> None:
+    entry = next(one for one in entries.entries(RULES, results) if one.name == "better")
+
+    def given(share: str) -> None:
+        studies = [replace(study, fixed=[*study.fixed, f"eval.benchmark={share}"]) for study in entry.tuned.studies]
+        replace(entry.tuned, studies=studies).save(entry.folder / SCORES)
+
+    given("0.2")
+    assert next(one for one in entries.entries(RULES, results) if one.name == "better").own == entry.own
+    given("0.5")
+    with pytest.raises(UserError, match="was not made by the rules"):
+        [*entries.entries(RULES, results)]
 
 
 def test_right_labels_of_tasks_with_one_federation_are_run_once(

@@ -63,6 +63,23 @@ def test_a_run_that_counted_no_passes_can_be_the_same(theirs: Path, command: Com
     assert command("rerun", theirs, "output=third").code == 0
 
 
+def test_what_another_version_records_besides_is_no_difference(theirs: Path, command: Command) -> None:
+    record = json.loads((theirs / RESULT).read_text())
+    rows = [json.loads(line) for line in (theirs / lines.METRICS).read_text().splitlines()]
+    (theirs / lines.METRICS).unlink()
+    written = lines.Lines(theirs / lines.METRICS)
+    for row in rows:
+        written.write({key: value for key, value in row.items() if key != "accuracy_worst_client"})
+    written.sync()
+    record["lines"] |= lines.described((written,))
+    del record["metrics"]["worst_client_mean_last_10"]
+    (theirs / RESULT).write_text(json.dumps(record))
+    assert "accuracy_worst_client None then" in (said := command("rerun", theirs, "output=first")).out
+    assert said.code == 1, "the same version records the same"
+    (theirs / RESULT).write_text(json.dumps({**record, "commit": "another"}))
+    assert command("rerun", theirs, "output=second").code == 0
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """``flnl`` with these words, in this process and a folder of its own."""

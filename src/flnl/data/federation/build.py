@@ -130,6 +130,12 @@ class Federation:
         """The client [n] that holds each sample of ``held``."""
         return np.repeat(np.array(self.with_data, np.int64), self.counts)
 
+    def class_counts(self, labels: Tensor) -> NDArray[np.int64]:
+        """Training samples of each class on each client, [clients, K], by ``labels`` int64 [N]."""
+        K = self.num_classes
+        counts = [np.bincount(labels[torch.from_numpy(index)].numpy(), minlength=K) for index in self.clients]
+        return np.array(counts, np.int64).reshape(-1, K)
+
     @property
     def names(self) -> list[int] | list[str]:
         """The data set's name [n] of each sample of ``held``, or its position if it has none."""

@@ -30,12 +30,6 @@ FEW = 20
 Card = dict[str, Any]
 
 
-def class_counts(federation: Federation, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Training samples of each class on each client, [K, C], by ``labels`` [N]."""
-    C = federation.num_classes
-    return np.array([np.bincount(labels[index], minlength=C) for index in federation.clients], np.int64).reshape(-1, C)
-
-
 def transition(federation: Federation) -> NDArray[np.int64] | None:
     """Counts [C, C] of training samples of true class i with given label j; None without the truth."""
     if federation.truth is None:
@@ -97,8 +91,8 @@ def tested_of_clients(federation: Federation) -> float | None:
 def card(federation: Federation) -> Card:
     """The card as plain values, ready for JSON."""
     sizes = np.array([len(index) for index in federation.clients])
-    given = class_counts(federation, federation.given.numpy())
-    true = None if federation.truth is None else class_counts(federation, federation.truth.numpy())
+    given = federation.class_counts(federation.given)
+    true = None if federation.truth is None else federation.class_counts(federation.truth)
     shares, T = wrong_shares(federation), transition(federation)
     nominal = federation.nominal
     clients = [

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flnl.data.federation.build import Federation
 from flnl.figures.style import CLEAN, INK, MANY, WRONG, bare, client_axis, plain
-from flnl.instruments.card.card import class_counts, transition, wrong_shares
+from flnl.instruments.card.card import transition, wrong_shares
 
 
 def draw(federation: Federation) -> Figure:
@@ -49,7 +49,7 @@ def _title(federation: Federation) -> str:
 
 
 def _counts(axes: Any, federation: Federation) -> None:
-    counts = class_counts(federation, federation.given.numpy()).T
+    counts = federation.class_counts(federation.given).T
     # The square root distinguishes small counts from zero without saturating the large ones.
     image = axes.imshow(
         counts, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, max(1, counts.max())), interpolation="nearest"

@@ -43,12 +43,14 @@ class Part:
 def compared(record: RunRecord, again: RunRecord) -> list[Part]:
     """Compare what a run and its repetition have left in their folders.
 
-    A file that is not what its run wrote differs. A number that only the repetition has does not: it is a
-    newer version's.
+    A file that is not what its run wrote differs. A number that only the repetition has does not where it
+    was made by another version of the program, which may record more.
     """
     keys = [*COUNTED, *(key for key in PASSES if getattr(record, key) is not None)]
     numbers = [{key: getattr(one, key) for key in keys} | {**one.metrics} for one in (record, again)]
-    different = sorted(key for key, value in numbers[0].items() if value != numbers[1].get(key))
+    different = sorted(
+        k for k in _known(numbers[0], numbers[1], record, again) if numbers[0].get(k) != numbers[1].get(k)
+    )
     detail = "; ".join(f"{k} {numbers[0].get(k)} then, {numbers[1].get(k)} now" for k in different[:3])
     return [
         _checked("parameters", lambda: _parameters(record.file(""), again.file(""))),
@@ -57,6 +59,11 @@ def compared(record: RunRecord, again: RunRecord) -> list[Part]:
         _checked(label_table.NAME, lambda: _labels(record, again)),
         Part("final numbers", not different, detail or f"{len(numbers[0])} numbers"),
     ]
+
+
+def _known(first: Mapping[str, Any], second: Mapping[str, Any], then: RunRecord, now: RunRecord) -> list[str]:
+    """The names of numbers that are compared."""
+    return [*dict.fromkeys([*first, *(second if then.commit == now.commit else ())])]
 
 
 def _checked(name: str, compare: Any) -> Part:
@@ -105,8 +112,8 @@ def _lines(name: str, then: RunRecord, now: RunRecord) -> Compared:
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
             key
-            for key, value in row.items()
-            if value != other.get(key) and not (key in OF_A_CLOCK or (key in PASSES and value is None))
+            for key in _known(row, other, then, now)
+            if row.get(key) != other.get(key) and not (key in OF_A_CLOCK or (key in PASSES and row.get(key) is None))
         ]:
             values = f"{_short(row.get(keys[0]))} then, {_short(other.get(keys[0]))} now"
             return False, f"first in round {row.get('round', '?')}, line {number}: {keys[0]} {values}"

@@ -115,6 +115,6 @@ def slerp(one: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
     dot = (one * other).sum(1, keepdim=True).clamp(-1, 1)
     near, far = dot > 1 - 1e-6, dot < -1 + 1e-6
     dot = torch.where(near | far, 0.0, dot)
-    angle = torch.atan2(square_root(1 - dot.square()), dot)
+    angle = torch.atan2(square_root((1 - dot) * (1 + dot)), dot)
     arc = (torch.sin(share * angle) * one + torch.sin((1 - share) * angle) * other) / torch.sin(angle)
     return torch.where(near, one, torch.where(far, torch.where(share >= 0.5, one, other), arc))
