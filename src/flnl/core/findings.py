@@ -64,8 +64,8 @@ class LabelShares:
 
 
 OF_RUNS = re.compile(
-    "kind|stage|round|participations|cohort|best|last|mean_last_10|best_mean_10|at_best_validation|test_loss|labels|worst_client.*|"
-    "flagged|changed|suspected|accuracy.*|"
+    "kind|stage|round|participations|cohort|best|last|mean_last_10|best_mean_10|at_best_validation|test_loss|labels|"
+    "worst_client.*|flagged|changed|suspected|accuracy.*|"
     "(validation|noise|filter|quality|label|detection|client_detection|correction|memorization)_.*"
 )
 """The names of what every run may record of itself; a ``Scalar`` has another one."""

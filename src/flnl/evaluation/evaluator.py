@@ -95,9 +95,10 @@ class Evaluator:
         labels = torch.from_numpy(data.test_labels[tested])
         accuracy, loss = accuracy_and_loss(logits, labels)
         metrics = {"accuracy": accuracy, "test_loss": loss}
-        right = (logits.argmax(1) == labels).numpy()
-        if self._classes is not None and (lowest := worst_client(right, labels.numpy(), self._classes)) is not None:
-            metrics["accuracy_worst_client"] = lowest
+        if self._classes is not None:
+            right = (logits.argmax(1) == labels).numpy()
+            if (lowest := worst_client(right, labels.numpy(), self._classes)) is not None:
+                metrics["accuracy_worst_client"] = lowest
         if self.method.networks > 1:
             metrics |= self._each_network(tested)
         if len(self.federation.validation):

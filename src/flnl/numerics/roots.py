@@ -8,9 +8,9 @@ def square_root(x: Tensor) -> Tensor:
 
     On a CPU ``x.sqrt()`` takes MKL's root, which begins with the processor's own approximation of ``1 / √x`` (the
     instruction ``rsqrtps``), and processors of Intel and AMD have different ones: its last bit is theirs, whatever
-    instruction set is pinned. ``x.rsqrt()`` divides by IEEE's root. The result may be one unit in the last place off,
-    also of squares. Not to be differentiated near 0, where the gradient overflows. So are tan, atan, asin and acos
-    MKL's, and logarithms of 64 bits; atan2 is not.
+    instruction set is pinned. ``x.rsqrt()`` divides by IEEE's root. MKL's tan, atan, asin, acos and logarithms of 64
+    bits begin in such a way, too; atan2 is not MKL's. The result may be one unit in the last place off, also of
+    squares. Not to be differentiated near 0, where the gradient overflows.
 
     >>> import torch
     >>> square_root(torch.tensor([0.0, 4.0, torch.inf]))
