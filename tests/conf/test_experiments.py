@@ -80,6 +80,7 @@ def graft(cfg: DictConfig, experiment: str, *pinned: str) -> None:
             cfg[group] = copy.deepcopy((default if group in pinned else chosen)[group])
 
 
+@cache
 def differing(*groups: str) -> list[str]:
     """An experiment for each combination of contents that these groups have in experiments, one with noise if any is.
 
@@ -90,6 +91,7 @@ def differing(*groups: str) -> list[str]:
     return list(found.values())
 
 
+@cache
 def meeting(*groups: str) -> list[str]:
     """Experiments in which, between them, each of these groups has every content that it has in experiments."""
     met: set[tuple[str, str]] = set()

@@ -105,17 +105,20 @@ def of_its_own(method: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_short_key_sets_its_part_and_nothing_else(method: str) -> None:
-    """Whether the short key or the part's own is set, the method is the same."""
+    """Whether the short keys or the parts' own are set, the method is the same."""
     cfg = with_values(method)
     plain, before = compose.resolved(cfg), method_of(cfg)
-    for name, target in of_its_own(method).items():
+    own = of_its_own(method)
+    values = {name: another(before[target], hint_of(plain, target)) for name, target in own.items()}
+    for name, target in own.items():
         key = f"method.{name}"
-        value = another(before[target], hint_of(plain, target))
-        after, theirs = (method_of(with_values(method, **{which: value})) for which in (key, target))
+        after = method_of(with_values(method, **{key: values[name]}))
         changed = {k for k in before.keys() | after.keys() if before.get(k, "absent") != after.get(k, "absent")}
-        assert after[target] == after[key] == value
+        assert after[target] == after[key] == values[name]
         assert changed <= dependent(cfg, key, target), key
-        assert after == theirs, key
+    ours = with_values(method, **{f"method.{name}": value for name, value in values.items()})
+    theirs = with_values(method, **{own[name]: value for name, value in values.items()})
+    assert method_of(ours) == method_of(theirs)
 
 
 @pytest.mark.parametrize("method", METHODS)
