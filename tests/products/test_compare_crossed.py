@@ -197,7 +197,7 @@ def test_what_a_test_tells_apart_is_marked_and_what_it_cannot_is_said(tmp_path: 
     assert found.marks(1, 0) == "t"
     said = " ".join(found.notes)
     assert "t: differs by a paired t test from the best of its column (p < 0.05; runs are paired by seed)." in said
-    assert "No row is told apart by Wilcoxon's signed-rank test" in said
+    assert "No row differs significantly by Wilcoxon's signed-rank test" in said
     assert "With 3 pairs the p-value of Wilcoxon's test is 0.25 at least" in said
     assert "below 6 seeds" in said
     assert "optimistic" in said

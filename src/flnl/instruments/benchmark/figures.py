@@ -27,12 +27,12 @@ ROW, COLUMN = 0.2, 0.16
 
 
 def ranks(standing: Standing) -> Figure:
-    """The mean rank of each entry with its bootstrap interval, and beside it which others it is told apart from.
+    """The mean rank of each entry with its bootstrap interval, and which pairs of entries differ significantly.
 
-    Entries that are not told apart do not lie side by side, so that the bars of a critical-difference diagram would
-    also join some that are.
+    Entries without a significant difference need not be neighbours, so that the bars of a critical-difference diagram
+    would also join some that differ.
     """
-    rows = standing.ordered
+    rows = [*standing.mean_ranks]
     wide = max(4.5, COLUMN * len(rows))
     figure = Figure(figsize=(4 + wide, 1.6 + ROW * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3.5, wide))
@@ -66,7 +66,7 @@ def ranks(standing: Standing) -> Figure:
 
 
 def costs(page: Page) -> Figure:
-    """Mean accuracy over the noisy tasks against processor time beside FedAvg's."""
+    """Mean accuracy over the noisy tasks against processor time in units of FedAvg's."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     points = [

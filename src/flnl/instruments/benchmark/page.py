@@ -22,6 +22,7 @@ from flnl.numerics import moments
 
 COSTS = {"passes": "training_passes", "forward": "forward_passes", "bytes": "bytes"}
 """Columns, and the cost in a trace that each compares."""
+TO_FEDAVG = "difference to FedAvg"
 HERE = CONF.parent
 CARD = re.compile(r"\[`(\w+)`\]\((docs/methods/\w+\.md)\)")
 """A method's card, as the README links to it."""
@@ -36,6 +37,7 @@ class More:
     factor: float
     digits: int
     clean: bool  # whether it says something of a task with right labels
+    meaning: str
 
     def of(self, score: Score) -> str:
         """The mean over seeds; nothing where a run has no such number."""
@@ -44,8 +46,23 @@ class More:
 
 
 MORE = (
-    More("worst client, %", "worst_client_mean_last_10", 100, 1, clean=True),
-    More("F1", "detection_f1", 1, 2, clean=False),
+    More(
+        "worst client, %",
+        "worst_client_mean_last_10",
+        100,
+        1,
+        clean=True,
+        meaning="*Worst client*: the lowest accuracy of any client, with the test set's classes weighted as in its right "
+        "labels, mean over the last ten evaluations; older runs have not recorded it.",
+    ),
+    More(
+        "F1",
+        "detection_f1",
+        1,
+        2,
+        clean=False,
+        meaning="*F1*: of the wrong labels that a method has found at the end, if it judges labels.",
+    ),
 )
 
 
@@ -111,14 +128,16 @@ class Page:
 
     @property
     def failed(self) -> list[str]:
-        """Runs with less than half of the median of their entry's seeds in the task, in words."""
-        return [
-            f"{name} on {task}, seed {seed} ({value:.1f})"
-            for name in (entry.name for entry in self.entries if entry.withdrawn is None)
-            for task, score in self.scores[name].items()
-            for seed, value in score.accuracy.items()
-            if value < median(score.accuracy.values()) / 2
-        ]
+        """Runs with less than half of the median of FedAvg's seeds in the task, in words."""
+        found = []
+        for name in (entry.name for entry in self.entries if entry.withdrawn is None):
+            for task, score in self.scores[name].items():
+                half = median(base.accuracy.values()) / 2 if (base := self.scores[FEDAVG].get(task)) else 0.0
+                low = {seed: value for seed, value in score.accuracy.items() if value < half}
+                if low:
+                    seeds = f"seed{'s' if len(low) > 1 else ''} {', '.join(map(str, low))}"
+                    found.append(f"{name} on {task}, {seeds} ({', '.join(f'{value:.1f}' for value in low.values())})")
+        return found
 
     # ------------------------------------------------------------------------------------------------------------ text
 
@@ -145,7 +164,8 @@ class Page:
             blunt=self.standing.blunt,
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
-            cost_figure=self.timed,
+            timed=self.timed,
+            explained=[one.meaning for one in MORE if any(self._more(task, one) for task in self._told)],
             reruns=self._reruns(),
             tasks=[(task, self._of_task(task), self._admission(task)) for task in self._told if self._has(task)],
             tiers=TIERS,
@@ -154,74 +174,81 @@ class Page:
     def _ranking(self, standing: Standing, *, more: bool = False) -> str:
         """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
 
-        def row(name: str, place: str = "", rank: str = "", beside: str = "") -> list[str]:
+        def row(name: str, rank: str = "", place: str = "", difference: str = "") -> list[str]:
             accuracies = [spread_of(self.scores[name].get(task.name)) for task in self.noisy]
             harm = "" if name == CEILING else self._difference(name, self._clean)
-            return [place, self._named(name), rank, beside, *accuracies, *([harm] if self._clean else [])]
+            return [self._named(name), rank, place, difference, *accuracies, *([harm] if self._clean else [])]
 
-        places, ranks, rows = standing.places, standing.mean_ranks, []
-        for name in standing.ordered:
+        places, rows = standing.places, []
+        for name, mean in standing.mean_ranks.items():
             low, high = standing.intervals[name]
-            rank = f"{ranks[name]:.1f} ({low:.1f} to {high:.1f})"
-            rows.append(row(name, str(places[name]), rank, self._beside_fedavg(standing, name)))
+            rank = f"{mean:.1f} ({low:.1f} to {high:.1f})"
+            rows.append(row(name, rank, str(places[name]), self._to_fedavg(standing, name)))
         if more:
             rows += [row(entry.name) for entry in self.entries if entry.withdrawn is not None]
             rows += [row(CEILING)] if CEILING in self.scores else []
         accuracies = [task.name for task in self.noisy]
-        heading = ["place", "entry", "rank", "beside FedAvg", *accuracies, *(["harm"] if self._clean else [])]
-        return grid(heading, rows, f"rl{'r' * (len(heading) - 2)}")
+        heading = ["entry", "rank", "place", TO_FEDAVG, *accuracies, *(["harm"] if self._clean else [])]
+        return grid(heading, rows, f"l{'r' * (len(heading) - 1)}")
 
-    def _beside_fedavg(self, standing: Standing, name: str) -> str:
-        """The difference of means over the noisy tasks, bold if the test tells the two apart."""
+    def _to_fedavg(self, standing: Standing, name: str) -> str:
+        """The difference of means over the noisy tasks, bold if it is significant."""
         points = "" if name == FEDAVG else self._difference(name, self.noisy)
-        apart = standing.better_with(FEDAVG)
-        return f"**{points}**" if points and {(name, FEDAVG), (FEDAVG, name)} & apart.keys() else points
+        base = {FEDAVG: of} if (of := self.standing.scores.get(FEDAVG)) else {}  # those of ruleset B are without it
+        better = replace(standing, scores={**standing.scores, **base}).better_with(FEDAVG)
+        return f"**{points}**" if points and {(name, FEDAVG), (FEDAVG, name)} & better.keys() else points
 
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
         rows = []
         for name in (*self.standing.mean_ranks, *self.standing_searched.mean_ranks):
-            ratios = [*(self.cost(name, cost) for cost in COSTS.values()), self.time(name)]
-            cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+            ratios = [*(self.cost(name, cost) for cost in COSTS.values()), *([self.time(name)] if self.timed else [])]
+            cells = ["–" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
-        return grid(["entry", *COSTS, "CPU", "given"], rows, f"l{'r' * len(COSTS)}rl")
+        heading = ["entry", *COSTS, *(["CPU"] if self.timed else []), "extra information"]
+        return grid(heading, rows, f"l{'r' * (len(heading) - 2)}l")
 
     def _reruns(self) -> str:
-        """Of the runs that were made again, how many have the same numbers, by processors; empty if there are none."""
+        """Of the runs that were repeated, how many have the same numbers, by processors; empty if there are none."""
         rows = []
         present = {entry.name for entry in self.entries if entry.withdrawn is None}
         told = {task.name for task in self._told}
         for (first, again), those in sorted(self.reruns.by_processor(present, told).items()):
             others = [f"{row.entry} on {row.task}, seed {row.seed}" for row in those if row.different]
             rows.append([literal(first), literal(again), str(len(those)), "; ".join(map(literal, others)) or "none"])
-        return grid(["made on", "again on", "runs", "with other numbers"], rows, "llrl") if rows else ""
+        return grid(["first on", "repeated on", "runs", "with other numbers"], rows, "llrl") if rows else ""
+
+    def _more(self, task: Task, column: More) -> bool:
+        """Whether an entry has a number for the column of the task's table."""
+        if task.clean and not column.clean:
+            return False
+        return any(column.of(of[task.name]) for of in self.scores.values() if task.name in of)
 
     def _of_task(self, task: Task) -> str:
         ceiling = self.scores.get(CEILING, {}).get(task.name)
         fedavg = self.scores.get(FEDAVG, {}).get(task.name)
         found = {n: of[task.name] for n, of in self.scores.items() if task.name in of and n != CEILING}
-        scores = [*found.values(), *([] if ceiling is None else [ceiling])]
-        more = [one for one in MORE if any(map(one.of, scores)) and (one.clean or not task.clean)]
+        more = [one for one in MORE if self._more(task, one)]
         rows = []
         for name, score in sorted(found.items(), key=lambda item: -item[1].mean):
-            beside = "" if fedavg is None or name == FEDAVG else _signed(score.mean - fedavg.mean)
+            difference = "" if fedavg is None or name == FEDAVG else _signed(score.mean - fedavg.mean)
             cells = (one.of(score) for one in more)
-            rows.append([self._named(name), spread_of(score), beside, *cells, literal(score.rate)])
+            rows.append([self._named(name), spread_of(score), difference, *cells, literal(score.rate)])
         if ceiling is not None and not task.clean:
             cells = (one.of(ceiling) for one in more)
             rows.insert(0, ["FedAvg on right labels", spread_of(ceiling), "", *cells, literal(ceiling.rate)])
-        heading = ["entry", "accuracy, %", "beside FedAvg", *(one.heading for one in more), "chosen"]
+        heading = ["entry", "accuracy, %", TO_FEDAVG, *(one.heading for one in more), "chosen"]
         return grid(heading, rows, f"lrr{'r' * len(more)}l")
 
     def _admission(self, task: Task) -> str:
-        """What FedAvg can win in a noisy task, and what it loses there by learning wrong labels by heart."""
+        """What FedAvg can win in a noisy task, and what it loses there by memorising wrong labels."""
         ceiling, fedavg = (self.scores.get(name, {}).get(task.name) for name in (CEILING, FEDAVG))
         if fedavg is None or task.clean:
             return ""
         said = []
         if ceiling is not None:
             won = median(ceiling.accuracy.values()) - median(fedavg.accuracy.values())
-            said.append(f"With right labels FedAvg is {won:.1f} points higher (medians over seeds).")
+            said.append(f"With right labels FedAvg's median over seeds is {won:.1f} points higher.")
         if (lost := fedavg.memorised) is not None:
             below = f"{lost:.1f} points below its best ten in a row"
             said.append(f"With the noisy ones its last ten evaluations are {below}.")
@@ -248,7 +275,7 @@ class Page:
         return sum(self.time(name) is not None for name in self.standing.scores) > 1
 
     def time(self, name: str, tasks: Sequence[Task] | None = None) -> float | None:
-        """Processor time beside FedAvg's on one machine, mean over ``tasks``; None if none made them again.
+        """Processor time in units of FedAvg's on one machine, mean over ``tasks``; None if they were not repeated.
 
         By default these are the noisy tasks.
         """

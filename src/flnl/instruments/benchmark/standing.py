@@ -53,13 +53,13 @@ class Standing:
     @cached_property
     def better(self) -> dict[tuple[str, str], float]:
         """Pairs of which the first is better, with their p-values: Wilcoxon over tasks and seeds, Holm over all."""
-        return self._told_apart([*combinations(self.scores, 2)])
+        return self._significant([*combinations(self.scores, 2)])
 
     def better_with(self, base: str) -> dict[tuple[str, str], float]:
         """As ``better``, of the pairs with ``base`` alone, Holm over them: of many entries all pairs are too many."""
-        return self._told_apart([(base, name) for name in self.scores if name != base] if base in self.scores else [])
+        return self._significant([(base, name) for name in self.scores if name != base] if base in self.scores else [])
 
-    def _told_apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    def _significant(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
         paired = [Paired.of(self._flat(one), self._flat(other)) for one, other in pairs]
         found = {}
         for (one, other), test, p in zip(pairs, paired, holm([each.wilcoxon for each in paired]), strict=True):
@@ -70,7 +70,7 @@ class Standing:
 
     @property
     def blunt(self) -> bool:
-        """Whether so few tasks and seeds can tell no two of all entries apart, however clear the differences are."""
+        """Whether so few tasks and seeds can show no significant difference among all entries, however clear it is."""
         pairs, entries = len(self.tasks) * len(self.benchmark.seeds), len(self.scores)
         return entries > 1 and least(pairs) * comb(entries, 2) >= self.benchmark.level
 
@@ -78,11 +78,6 @@ class Standing:
     def places(self) -> dict[str, int]:
         """An entry's place: one more than the number of entries that are better."""
         return {name: 1 + sum(worse == name for _, worse in self.better) for name in self.mean_ranks}
-
-    @property
-    def ordered(self) -> list[str]:
-        """The entries by place, within one by mean rank."""
-        return sorted(self.mean_ranks, key=lambda name: (self.places[name], self.mean_ranks[name]))
 
     @cached_property
     def _held(self) -> NDArray[np.float64]:

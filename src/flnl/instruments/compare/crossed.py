@@ -170,7 +170,7 @@ class Crossed:
         return found[0]
 
     def marks(self, i: int, j: int) -> str:
-        """``t`` and ``w``: which tests tell a cell apart from the first reference."""
+        """``t`` and ``w``: by which tests a cell differs significantly from the first reference."""
         for one in self.comparisons:
             if (one.row, one.column, one.against) == (i, j, self.against[0]):
                 return "".join(mark for mark, p in (("t", one.t), ("w", one.wilcoxon)) if p is not None and p < LEVEL)
@@ -241,13 +241,13 @@ class Crossed:
         if marked:
             yield "; ".join(f"{m}: differs {told[m]}" for m in told if m in marked) + f" {what}."
         if missing := [text for mark, text in told.items() if mark not in marked]:
-            yield f"No row is told apart {' or '.join(missing)} {what}."
+            yield f"No row differs significantly {' or '.join(missing)} {what}."
         pairs = max(len(one.paired.differences) for one in tested)
         if number * least(pairs) >= LEVEL:
             yield (
                 f"With {counted(pairs, 'pair')} the p-value of Wilcoxon's test is {least(pairs):.2g} at least"
                 f"{f', {min(1.0, number * least(pairs)):.2g} after the correction' if number > 1 else ''}: "
-                f"it can tell nothing apart below {fewest(number)} seeds, however clear the differences are."
+                f"no difference is significant below {fewest(number)} seeds, however clear it is."
             )
         if BEST in self.against:
             yield (

@@ -90,7 +90,7 @@ def least(pairs: int) -> float:
 
 
 def fewest(comparisons: int) -> int:
-    """The fewest pairs with which Wilcoxon's test can tell a row apart, with Holm's correction over comparisons.
+    """The fewest pairs with which Wilcoxon's test can be significant, with Holm's correction over comparisons.
 
     >>> fewest(1), fewest(4)
     (6, 8)

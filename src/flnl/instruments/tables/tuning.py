@@ -68,7 +68,7 @@ class Tuning:
 
         Raises:
             UserError: if the grid has nothing to choose from or a key that is no hyperparameter, no row is left, or two
-                rows could not be told apart.
+                rows would have the same values.
         """
         spaces = [
             ({key_of(one): value_of(one) for one in deciding(row.overrides)}, self._space(row)) for row in self._rows()
