@@ -69,7 +69,7 @@ def parser() -> Parser:
         metavar="W",
         type=_number,
         default=default.prior_weight,
-        help=f"of the client prior, 0 to 1, by default {default.prior_weight:g}; 0.5 ranked photographs better",
+        help=f"of the client prior, 0 to 1, by default {default.prior_weight:g}",
     )
     how.add_argument(
         "--min-precision", metavar="X", type=_number, help="only issues up to the cut where X is expected to be wrong"
