@@ -52,8 +52,8 @@ MORE = (
         100,
         1,
         clean=True,
-        meaning="*Worst client*: the lowest accuracy of any client, with the test set's classes weighted as in its right "
-        "labels, mean over the last ten evaluations; older runs have not recorded it.",
+        meaning="*Worst client*: the lowest accuracy of any client, with the test set's classes weighted as in its "
+        "right labels, mean over the last ten evaluations; older runs have not recorded it.",
     ),
     More(
         "F1",
