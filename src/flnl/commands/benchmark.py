@@ -50,6 +50,7 @@ from flnl.record.run import RunRecord
 from flnl.record.trace import Trace
 from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
+from flnl.sweep import listed
 
 OWN = ("method", "train")
 """Sections of which an entry may set keys."""
@@ -64,7 +65,7 @@ def parser() -> Parser:
         description="Every method at equal budgets, tuned alike, on tasks that tell methods apart. docs/benchmark.md "
         "has the rules, results/benchmark the results.",
         epilog="Runs lie in multirun/tune by their keys; the same command goes on where it was stopped. After -- come "
-        "overrides of how runs are launched: hydra.launcher.n_jobs=4, executor=stacked, device=cpu.",
+        "overrides of how runs are launched: executor=stacked, device=cpu and, of run, hydra.launcher.n_jobs=4.",
         allow_abbrev=False,
     )
     arguments.add_argument(
@@ -326,6 +327,9 @@ def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> 
     Raises:
         UserError: if there is no such run, or one cannot be made here: others are made nevertheless.
     """
+    for word in launching:
+        if word.lstrip("+~").startswith("hydra") or not listed.keeps_key(word):
+            raise UserError(f"{word}: verify makes the entries' own runs, whole and one after another: leave it out")
     folder = options.results / version.version
     if options.keep:
         check_folder(f"--results {options.results}", folder)
@@ -363,7 +367,7 @@ def _chosen(those: Sequence[Claim], version: Benchmark, options: Namespace) -> l
     tasks = {claim.task for claim in named}
     base = [claim for claim in those if claim.entry == FEDAVG and claim.task in tasks and options.keep]
     first = [claim for claim in (*base, *named) if claim.seed == version.seeds[0]]
-    return [*{tuple(claim.overrides): claim for claim in first}.values()]
+    return [*{claim.run: claim for claim in first}.values()]
 
 
 def _program() -> Program:

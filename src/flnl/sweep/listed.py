@@ -92,7 +92,7 @@ def check(first: Sequence[str] | None, arguments: Sequence[str], instead: str) -
     except HydraException as error:
         raise UserError(explain.explain(error, arguments)) from None
     for override in of_run:
-        if not _keeps_key(override):
+        if not keeps_key(override):
             raise UserError(f"{override} would make other runs: {instead}")
     check_config(composed)
 
@@ -179,6 +179,7 @@ def _wait_for(folders: Sequence[Path]) -> None:
         lock.release()
 
 
-def _keeps_key(override: str) -> bool:
+def keeps_key(override: str) -> bool:
+    """Whether a run with the override as well has the same key and is whole."""
     key = dotted(override)
     return outside(key) and key.split(".")[0] not in ("protocol", "output", "resume", "max_rounds")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from flnl.config import compose
 from flnl.config.check import check_config
@@ -336,6 +337,17 @@ def test_graphs_are_those_of_the_record(graphs: Any, kept: Any, inner: str | Non
     node = auto._as_begun({"_target_": "x", "graphs": "auto", "memory_format": "auto"}, record)
     assert node["graphs"] == ("auto" if inner else kept)
     assert auto._node(auto._record(record)).get("inner", {"graphs": kept})["graphs"] == kept
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_overrides_choose_the_executor_of_a_record(workers: bool) -> None:
+    """All that last bits depend on: what workers ran, with its stacks, not that workers ran it."""
+    stacked = {"name": "stacked", "stack": 25, "memory": 1.0, "graphs": "auto", "split": 2, "memory_format": "auto"}
+    record = {"name": "processes", "workers": 3, "start": "fork", "inner": stacked} if workers else stacked
+    chosen: Any = OmegaConf.to_container(compose.load(auto.overrides_of(record)).executor, resolve=True)
+    inner = auto.as_recorded(stacked, {}, "result.json")
+    assert {**inner, "_partial_": True} == chosen
+    assert auto.overrides_of("sequential") == ["executor=sequential"]
 
 
 def test_branches_on_a_cpu_are_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

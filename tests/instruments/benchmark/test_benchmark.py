@@ -421,8 +421,9 @@ def test_a_claim_is_a_run_of_an_entry_that_stands_without_held_out_samples(resul
     }
     of_half = [claim for claim in found if claim.entry == "half"]
     assert [claim.seed for claim in of_half] == [*SEEDS]
-    words = ["method=half", "experiment=benchmark/one", "train.lr=1", "seed=1", "executor=stacked", "reproducible=true"]
-    assert of_half[0].overrides == words
+    words = ["method=half", "experiment=benchmark/one", "train.lr=1", "seed=1"]
+    executor = ["executor=stacked", "executor.graphs=stacks", "executor.split=1", "executor.memory_format=contiguous"]
+    assert of_half[0].overrides == [*words, *executor, "executor.compile=false", "reproducible=true"]
     assert {drawn(of_half, str(day)).seed for day in range(100)} == {*SEEDS}
 
 
@@ -466,6 +467,9 @@ def test_with_each_the_first_seeds_are_made_again_beside_fedavgs_and_kept_once_a
     assert len(made) == 4, "another commit"
     assert command(["verify", "--name", "half", "--each", "--results", str(results), "--", "device=cpu"])
     assert made[4][-1] == "device=cpu", "without times there is no need for FedAvg's"
+    for word in ("noise.rho=0.2", "max_rounds=2", "hydra.launcher.n_jobs=2"):
+        with pytest.raises(UserError, match=f"^{word}: verify makes the entries' own runs"):
+            command(["verify", "--results", str(results), "--", word])
     assert len(made) == 5, "and a run that is not kept is made, whatever is kept"
     assert len(Reruns.load(results / "t").values) == 2, "another commit than that of the record would be kept apart"
 

@@ -7,6 +7,7 @@ run keeps the one it started with.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -266,6 +267,13 @@ def as_recorded(recorded: Mapping[str, Any] | str, auto: Mapping[str, Any], sour
     """
     node = registry.restored("executor", _node(_numerical(_record(recorded))), source)
     return {**auto["processes"], "inner": node} if _record(recorded).get("name") in WORKERS else node
+
+
+def overrides_of(recorded: Mapping[str, Any] | str) -> list[str]:
+    """Overrides that choose an executor of a recorded one's bits: where workers ran clients, what each of them ran."""
+    values = dict(_numerical(_record(recorded)))
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+    return [f"executor={texts.pop('name')}", *(f"executor.{key}={text}" for key, text in texts.items())]
 
 
 def _as_begun(node: Any, earlier: Any) -> Any:

@@ -139,20 +139,26 @@ class Entry:
         study, _, reported = found
         for seed in benchmark.seeds:
             if (trace := reported.traces.get(seed)) is not None:
-                executor = (trace.origins[-1].executor or {}).get("name", "sequential")
-                overrides = [*final(study.overrides, self.tuned.measure), f"seed={seed}", f"executor={executor}"]
-                yield Claim(self.name, task.name, seed, [*overrides, "reproducible=true"], trace)
+                chosen = [*final(study.overrides, self.tuned.measure), f"seed={seed}"]
+                yield Claim(self.name, task.name, seed, chosen, trace)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run that a score rests on, as it can be made again: overrides, and the numbers that they must give."""
+    """A run that a score rests on, as it can be repeated: overrides, and the numbers that they must give."""
 
     entry: str
     task: str
     seed: int
-    overrides: Sequence[str]
+    chosen: Sequence[str]  # what is run, under which seed
     trace: Trace
+
+    @property
+    def overrides(self) -> list[str]:
+        """All overrides; clients are run by the recorded executor."""
+        from flnl.engine.executors.auto import overrides_of  # imports torch
+
+        return [*self.chosen, *overrides_of(self.trace.origins[-1].executor or "sequential"), "reproducible=true"]
 
     def __str__(self) -> str:
         return f"{self.entry}, {self.task}, seed {self.seed}"

@@ -109,7 +109,7 @@ class Ranking(Generic[S]):
             f"Friedman's test over {settings} settings and {methods} methods: χ² = {statistic:.2f}, {probability(p)}."
         )
         if not self.significant:
-            return f"{head} No difference between methods is significant at the level {LEVEL}, so none of a pair is."
+            return f"{head} No difference between methods is significant at the level {LEVEL}."
         tail = (
             f"By Nemenyi's test mean ranks that are {self.critical_difference:.2f} apart differ at the level {LEVEL}: "
             f"{len(self.apart)} of {methods * (methods - 1) // 2} pairs do."
