@@ -55,7 +55,8 @@ class Counters:
     participations: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
-    left_out: int = 0  # local trainings with non-finite results
+    left_out: int = 0  # local trainings without a finite result
+    unanswered: int = 0  # those of them whose site did not answer, or not as it should
     training_passes: int | None = 0  # forward and backward
     forward_passes: int | None = 0  # without a backward pass: of clients, and of a server that scores their models
     optimizer_steps: int | None = 0  # of all clients

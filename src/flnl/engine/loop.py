@@ -285,7 +285,7 @@ class _Round:
             returned = f"client {', '.join(map(str, diverged))} returned non-finite parameters"
             what = "; ".join([*([returned] if diverged else []), *missing])
             raise NonFiniteError(f"round {state.round + 1}: {what} (on_nonfinite=stop)")
-        if diverged and not state.counters.left_out:
+        if diverged and state.counters.left_out == state.counters.unanswered:
             log.warning(
                 "round %d: client %d returned non-finite parameters and is left out. Further cases are counted but not "
                 "logged. A smaller train.lr may help",
@@ -346,6 +346,7 @@ class _Round:
             bytes_down=_bytes_sent(tasks),
             bytes_up=sum(model + size_in_bytes(r.reports) for r in results if not r.missing),
             left_out=sum(not r.finite for r in results),
+            unanswered=sum(bool(r.missing) for r in results),
             optimizer_steps=sum(r.steps for r in results),
         )
 

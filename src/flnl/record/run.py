@@ -83,10 +83,11 @@ class RunRecord:
     rounds: int | None = None  # that are done
     checkpoint: int | None = None  # the round of the last one
     metrics: Mapping[str, Any] = field(default_factory=dict)  # the closing numbers
-    participations: int | None = None  # this and the next six are ``core.state.Counters``
+    participations: int | None = None  # this and the next seven are ``core.state.Counters``
     bytes_down: int | None = None
     bytes_up: int | None = None
     left_out: int | None = None
+    unanswered: int = field(default=0, metadata=IF_ANY)
     training_passes: int | None = None
     forward_passes: int | None = None
     optimizer_steps: int | None = None

@@ -194,7 +194,7 @@ ROWS = (
     ("changed", "labels changed by the method", "of labels"),
     ("correction_accuracy", "changed labels that are right", "%"),
     ("participations", "participations (local trainings)", ""),
-    ("left_out", "local trainings left out as non-finite", "of participations"),
+    ("left_out", "local trainings left out (non-finite or not answered)", "of participations"),
     ("training_passes forward_passes optimizer_steps", "training passes, forward passes, optimiser steps", ""),
     ("bytes", "bytes sent", "B"),
     ("wall_time_s cpu_time_s", "wall time, CPU time", "s"),

@@ -161,6 +161,11 @@ class Session:
             NonFiniteError: if every local training of the whole run was left out.
         """
         counters = self.state.counters
+        if counters.learned_nothing and counters.left_out == counters.unanswered:
+            raise NonFiniteError(
+                f"no site answered any of {counters.left_out:,} visits as it should, so the model has learned nothing: "
+                "the warnings above say why"
+            )
         if counters.learned_nothing:
             raise NonFiniteError(
                 f"all {counters.left_out:,} local trainings returned non-finite parameters and were left out, so the "
