@@ -154,11 +154,15 @@ class Session:
         """Whether all rounds of the method are done."""
         return self.state.round >= self.rounds
 
+    def ends_stage(self, result: RoundResult) -> bool:
+        """Whether the round, of which this is the result, was the last one of its stage."""
+        return self.over or self.method.at(self.state.round, len(self.federation.with_data))[0].name != result.stage
+
     def demand_training(self) -> None:
-        """Check, at the end, that the run has trained at all.
+        """Check, at the end of a stage, that the run has trained at all.
 
         Raises:
-            NonFiniteError: if every local training of the whole run was left out.
+            NonFiniteError: if every local training so far was left out.
         """
         counters = self.state.counters
         if counters.learned_nothing and counters.left_out == counters.unanswered:

@@ -104,6 +104,6 @@ class WrongByLoss:
         return cls(onto(table, like), like.new_full((), low), like.new_full((), high))
 
     def of(self, losses: Tensor) -> Tensor:
-        """B [n] of losses [n]."""
-        scaled = (losses - self.low) / (self.high - self.low)
+        """B [n] of losses [n]; of a NaN that of a large one."""
+        scaled = ((losses - self.low) / (self.high - self.low)).nan_to_num(nan=1.0)
         return self.table[(scaled * BINS).clamp(0, BINS - 1).long()]
