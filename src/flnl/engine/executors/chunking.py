@@ -44,10 +44,8 @@ def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) ->
         return sum(sizes[i] for i in positions)
 
     pieces, left = [], sum(sizes)
-    for positions in sorted(_unions(len(sizes), groups), key=samples, reverse=True):
+    for positions, together in sorted(_unions(len(sizes), groups), key=lambda union: samples(union[0]), reverse=True):
         left -= samples(positions)
-        held = set(positions)
-        together = [group for group in groups if group[0] in held]
         if len(together) == 1 or left >= samples(positions) * (workers - 1):
             pieces.append(Piece.of(together, whole=True))
         else:
@@ -55,20 +53,23 @@ def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) ->
     return sorted(pieces, key=lambda piece: samples(piece.positions), reverse=True)
 
 
-def _unions(count: int, groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The smallest sets of positions that consist of whole blocks and of whole groups, each in order."""
-    owner = list(range(count))  # for each position, the first position of its set
+def _unions(count: int, groups: Sequence[Sequence[int]]) -> list[tuple[list[int], list[Sequence[int]]]]:
+    """The smallest sets of positions that consist of whole blocks and of whole groups, in order, with their groups."""
+    parents = list(range(-(-count // BLOCK)))  # of each block, an earlier one of its set, or itself
 
-    def join(positions: Sequence[int]) -> None:
-        owners = {owner[i] for i in positions}
-        first = min(owners)
-        for i, start in enumerate(owner):
-            if start in owners:
-                owner[i] = first
+    def first_of(position: int) -> int:
+        block = position // BLOCK
+        while parents[block] != block:
+            parents[block] = block = parents[parents[block]]
+        return block
 
-    for first in range(0, count, BLOCK):
-        join(range(first, min(first + BLOCK, count)))
     for group in groups:
-        if len({owner[i] for i in group}) > 1:
-            join(group)
-    return [tuple(i for i, start in enumerate(owner) if start == first) for first in sorted(set(owner))]
+        for one in group[1:]:
+            low, high = sorted((first_of(group[0]), first_of(one)))
+            parents[high] = low
+    unions: dict[int, tuple[list[int], list[Sequence[int]]]] = {}
+    for position in range(count):
+        unions.setdefault(first_of(position), ([], []))[0].append(position)
+    for group in groups:
+        unions[first_of(group[0])][1].append(group)
+    return list(unions.values())
