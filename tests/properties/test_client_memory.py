@@ -10,6 +10,7 @@ from flnl.core.messages import ClientState
 from flnl.core.payload import Payload
 from flnl.core.state import Shelved
 from flnl.run.checkpoint import client_shelf
+from flnl.storage.shelf import Shelf
 from tests.properties.runs import difference, run
 from tests.registry import BY_NAME
 
@@ -97,3 +98,14 @@ def test_a_file_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> N
     (tmp_path / "clients" / name).write_bytes(b"")  # renamed, but its content had not reached the disk
     assert shelf.put(keeps(1)) == name  # the resumed run computes the same state
     assert int(shelf.get(name).labels[0]) == 1  # type: ignore[index]
+
+
+def test_names_of_states_are_on_the_disk_when_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was renamed, and whose folder was not flushed, may be gone after a crash of the machine."""
+    flushed: list[Path] = []
+    monkeypatch.setattr("flnl.storage.shelf.flush_names", flushed.append)
+    shelf = Shelf[str](tmp_path / "clients", str.encode, bytes.decode, len)
+    name = shelf.put("state")
+    assert not flushed
+    shelf.sync([name])
+    assert flushed == [tmp_path / "clients"]

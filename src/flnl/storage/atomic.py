@@ -51,11 +51,16 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush_names(path.parent)
+
+
+def flush_names(folder: Path) -> None:
+    """Flush the names of a folder's files to the disk, so that one that was renamed is found after a crash."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

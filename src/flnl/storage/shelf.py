@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from flnl.core.errors import UserError
-from flnl.storage.atomic import writing
+from flnl.storage.atomic import flush_names, writing
 
 V = TypeVar("V")
 
@@ -62,10 +62,12 @@ class Shelf(Generic[V]):
         return self.decode(data)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Flush these files to the disk."""
+        """Flush these files and their names to the disk."""
         for name in names:
             with (self.folder / name).open("rb") as file:
                 os.fsync(file.fileno())
+        if self.folder.is_dir():
+            flush_names(self.folder)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Delete all files except these."""
