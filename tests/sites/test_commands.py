@@ -80,6 +80,8 @@ def test_from_a_federation_to_its_sites(
         (site.command, ["a", "b"], "name one folder"),
         (site.command, ["init", "n", "--invitation", "none.toml"], "none.toml: No such file"),
         (site.command, ["lung-north", "--approve", "abc"], "should be the key of a run"),
+        (site.command, ["lung-north", "--approve", ""], "should be the key of a run"),
+        (site.command, ["lung-north", "--approve", "f" * 64, "--units", "flnl"], "not allowed with argument"),
         (federation.command, ["init", "f", "--address", "a", "--sites", "n"], "should be HOST:PORT"),
         (federation.command, ["admit", "lung", "key.pub"], "--name"),
         (federation.command, ["admit", "lung", "key.pub", "--name", "north"], "key.pub: No such file"),

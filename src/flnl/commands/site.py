@@ -29,23 +29,24 @@ def parser() -> Parser:
     options.add_argument("--invitation", type=Path, metavar="FILE", help="with init: what the server has sent")
     options.add_argument("--name", help="with init: the site's name; by default the end of the folder's")
     options.add_argument("--flower", metavar="PATH", help="an environment with Flower; by default .venv-flower")
-    options.add_argument(
+    instead = options.add_mutually_exclusive_group()
+    instead.add_argument(
         "--approve",
         metavar="KEY",
         help="let the run with this key train here; of one that has asked, the first 12 digits or more are enough",
     )
-    options.add_argument(
+    instead.add_argument(
         "--review",
         nargs="+",
         metavar=("VERDICTS.CSV", "RUN"),
         help="write the page of a run's audit anew, by default of the last, and corrected.csv with these verdicts",
     )
-    options.add_argument(
+    instead.add_argument(
         "--units",
         metavar="GROUP",
         help="print units of systemd and a compose file, where this group may use the socket",
     )
-    options.add_argument(
+    instead.add_argument(
         "--no-supernode", action="store_true", help="another user or container runs Flower's SuperNode"
     )
     return options
@@ -75,11 +76,11 @@ def command(arguments: Sequence[str]) -> None:
         print_line(f"then say in {folder / site_folder.FILE} where the data are, and start flnl site {folder}")
         return
     here = site_folder.SiteFolder.read(folder)
-    if options.approve:
+    if options.approve is not None:
         key = here.approve(options.approve)
         print_line(f"{here.name}: {key[:8]}... is approved")
         return
-    if options.review:
+    if options.review is not None:
         if len(options.review) > 2:
             raise UserError("--review takes one file of verdicts, and one run, as in --review verdicts.csv 9dc470fa")
         folder = here.review(Path(options.review[0]).expanduser(), "".join(options.review[1:]))
@@ -87,7 +88,7 @@ def command(arguments: Sequence[str]) -> None:
         print_line(folder / CORRECTED)
         print_line(f"to train on these labels: dataset.labels={folder.absolute() / CORRECTED} in data of {here.file}")
         return
-    if options.units:
+    if options.units is not None:
         print(units.text(here, options.units, Flower.found(options.flower).folder, _owner(folder)), end="")
         return
     node = None if options.no_supernode else site.SuperNode(here, Flower.found(options.flower))
