@@ -103,7 +103,7 @@ class ForwardPasses(Protocol):
         Args:
             inputs: [B, C, H, W].
             labels: int64 [B].
-            number: number of the batch in its epoch, from 0.
+            number: number of the batch in its phase of an epoch, from 0.
 
         Raises:
             LookupError: where clients are trained together.
@@ -121,7 +121,7 @@ class Step:
     positions: Tensor  # int64 [B], positions of the samples on the client
     weight: Tensor | None  # [B], weight of each row in the loss, after mixing; None for all ones
     draws: Mapping[str, Any]  # each loss term's random draw for this batch, by the term's name
-    number: int  # number of the batch in its epoch, from 0
+    number: int  # number of the batch in its phase of an epoch, from 0
     unmixed: Tensor  # [B, C, H, W], the inputs before mixing
     mixing: Mixing | None  # how inputs and targets were mixed; None if they were not
     passes: ForwardPasses

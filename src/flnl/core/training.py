@@ -108,7 +108,8 @@ class Training:
     def within_visit(self, share: float) -> float:
         """The rate after this share of a visit's steps under ``visit_cosine``: half a cosine from ``lr`` to ``min_lr``.
 
-        The last of S steps is taken after (S - 1)/S of them, so its rate is above ``min_lr``.
+        The last of S steps is taken after (S - 1)/S of them, so its rate is above ``min_lr``. Where an epoch has
+        several phases, each of them goes through the epoch's part of the cosine.
         """
         return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * share)) / 2
 

@@ -369,8 +369,6 @@ class Network(RunModel):
         with self.evaluating(), torch.no_grad():
             self.count(len(index), output)
             parts = [self._of_batch(module, output, inputs) for inputs in self._chunks(images, index, augment)]
-        if not parts:
-            return torch.empty(0, self.num_classes, dtype=self.dtype)
         return torch.cat(parts) if on_device else torch.cat(parts).cpu()
 
     def _of_batch(self, module: nn.Module, output: str, inputs: Tensor) -> Tensor:
@@ -409,8 +407,6 @@ class _At(Another):
             network.count(len(samples), *names)
             chunks = network._chunks(samples.images, samples.index, augment)
             parts = [self._of(inputs, names) for inputs in chunks]
-        if not parts:
-            return {name: torch.empty(0, network.num_classes, dtype=network.dtype) for name in names}
         return {name: torch.cat(of_name).cpu() for name, of_name in zip(names, zip(*parts, strict=True), strict=True)}
 
     def _of(self, inputs: Tensor, names: Sequence[str]) -> list[Tensor]:

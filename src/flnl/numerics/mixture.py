@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flnl.core.ranges import Positive, PositiveCount
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.scaling import Array, min_max
+from flnl.numerics.scaling import Array, alike, finite, min_max
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def two_gaussians(
     by the largest finite one.
     """
     values = np.asarray(values, np.float64)
-    finite = values[np.isfinite(values)]
-    if len(finite) == 0 or len(values) < 2 or np.ptp(finite) <= 1e-9 * max(1e-9, float(np.abs(finite).max())):
-        mean, spread = (float(finite.mean()), float(finite.var())) if len(finite) else (float("nan"), float("nan"))
+    usable = values[np.isfinite(values)]
+    if alike(usable):
+        mean, spread = (float(usable.mean()), float(usable.var())) if len(usable) else (float("nan"), float("nan"))
         nothing = np.zeros(len(values))
         return Mixture((mean, float("nan")), (spread, float("nan")), (1.0, 0.0), nothing > 0, nothing)
-    column = np.where(np.isfinite(values), values, finite.max())
+    column = finite(values)
     centre, scale = column.mean(), column.std()
     column = (column - centre) / scale  # because scikit-learn's lower bound on variances is absolute
     added = REGULARISATION if variance is None else variance / scale**2

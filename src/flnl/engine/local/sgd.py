@@ -164,7 +164,7 @@ class LocalTraining:
         return objective.states, mean_over_steps(losses), len(losses), momentum
 
     def _share(self, step: Step, taken: int) -> float:
-        """The share of the visit's steps that are ``taken`` before this one."""
+        """The share of the visit's steps that are ``taken`` before this one; each phase of an epoch begins anew."""
         if self.training.steps is not None:
             return taken / self.training.steps
         assert step.progress is not None, "clients are trained one by one"
