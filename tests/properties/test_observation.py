@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flnl.engine.executors.stacked import Stacked
-from tests.engine.executors.test_processes import crew_of, same
+from tests.engine.executors.test_processes import pool_of, same
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import BY_NAME
 
@@ -65,7 +65,7 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 
 def test_executors_see_the_same(tmp_path: Path) -> None:
     for name in ("fedavg", "fedes"):
-        with assembled(BY_NAME[name].words, tmp_path / name, *NOISY) as one, crew_of(one.evaluator.network) as two:
+        with assembled(BY_NAME[name].words, tmp_path / name, *NOISY) as one, pool_of(one.evaluator.network) as two:
             assert same(one.results(), one.results(executor=two))
     with assembled(BY_NAME["fedavg"].words, tmp_path / "stacked", *NOISY) as one:
         stacked = one.results(executor=Stacked(one.evaluator.network, 5, 1.0))

@@ -27,7 +27,7 @@ from flnl.sites.executor import Sites
 from flnl.sites.link import Link
 from flnl.sites.messages import Parts
 from flnl.sites.policy import Policy
-from flnl.sites.shelf import Entry, Shelf
+from flnl.sites.shelf import Entry, SiteStates
 from tests.properties.runs import Assembled, assembled, difference, run
 from tests.registry import TINY
 from tests.sites.test_wire import mutated
@@ -338,7 +338,7 @@ def test_a_server_does_not_go_back_behind_what_it_has_left(site: tuple[Desk, Par
         return str(said(one, [*changed(site[2][:1], **values), other]).get("why", "done"))
 
     assert asked(0, floor=0) == "done"
-    Shelf(tmp_path / "runs" / run, b"").forget_before(1)
+    SiteStates(tmp_path / "runs" / run, b"").forget_before(1)
     assert asked(0, floor=0) == "done"  # what is stored
     assert "that the server has left behind" in asked(1, floor=0)
 
@@ -483,14 +483,14 @@ def visits_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_handle_tells_nothing_of_the_state(tmp_path: Path) -> None:
     """Another secret gives another handle; it is no digest that a guess could be compared with."""
     state = ClientState(labels=torch.tensor([1, 2, 3]))
-    handles = {Shelf(tmp_path / name, name.encode() * 32).put(state, 1, "task") for name in "ab"}
+    handles = {SiteStates(tmp_path / name, name.encode() * 32).put(state, 1, "task") for name in "ab"}
     assert len(handles) == 2
     data = wire.written((1, state))
     assert not {hashlib.new(name, data).hexdigest()[:32] for name in ("sha256", "md5", "sha1")} & handles
 
 
 def test_a_handle_does_not_tell_whether_a_task_has_changed_something(tmp_path: Path) -> None:
-    shelf, state = Shelf(tmp_path, b"s" * 32), ClientState(labels=torch.tensor([1, 2, 3]))
+    shelf, state = SiteStates(tmp_path, b"s" * 32), ClientState(labels=torch.tensor([1, 2, 3]))
     handles = [shelf.put(state, 1, task) for task in ("one", "other")]
     assert len({*handles}) == 2
     for handle in handles:
@@ -499,14 +499,14 @@ def test_a_handle_does_not_tell_whether_a_task_has_changed_something(tmp_path: P
 
 def test_a_shelf_keeps_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
     """Of each round before the floor but the last, nothing; that one's state before and after it."""
-    shelf = Shelf(tmp_path, b"s" * 32)
+    shelf = SiteStates(tmp_path, b"s" * 32)
     handles = [shelf.put(ClientState(labels=torch.tensor([number])), 1, "") for number in range(6)]
     for number in range(5):
         shelf.answered(Entry(number, "train ", f"task{number}", handles[number], handles[number + 1]), [b"answer"])
     shelf.forget_before(3)
     assert {path.name for path in (tmp_path / "states").iterdir()} == {*handles[2:]}
     assert {path.name for path in (tmp_path / "replies").iterdir()} == {"task2", "task3", "task4"}
-    assert [entry.round for entry in Shelf(tmp_path, b"s" * 32).entries] == [2, 3, 4]
+    assert [entry.round for entry in SiteStates(tmp_path, b"s" * 32).entries] == [2, 3, 4]
 
 
 def test_sites_do_not_keep_every_round(tmp_path: Path) -> None:

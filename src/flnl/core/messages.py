@@ -220,7 +220,7 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class ServerSamples:
     """Aid: clean samples on the server. ``score`` returns a model's accuracy and mean cross-entropy on them.
 
     ``confusion`` counts them by class and predicted class, int64 [K, K].

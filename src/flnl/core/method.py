@@ -17,7 +17,7 @@ from flnl.core import checked
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
 from flnl.core.inputs import Kind
-from flnl.core.messages import Benchmark, Oracle
+from flnl.core.messages import Oracle, ServerSamples
 from flnl.core.parts import Exchange, LabelCorrector, Part, Setting, When
 from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
@@ -77,7 +77,7 @@ class Method:
     @property
     def given_clean_samples(self) -> bool:
         """Whether the server scores models on clean samples for it."""
-        return Benchmark in self.aid
+        return ServerSamples in self.aid
 
     @property
     def upper_bound(self) -> bool:

@@ -279,7 +279,7 @@ class Exchange(Part):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Types of aid that it needs besides the clients' reports: ``Benchmark``, ``Oracle``."""
+        """Types of aid that it needs besides the clients' reports: ``ServerSamples``, ``Oracle``."""
         return ()
 
     @property

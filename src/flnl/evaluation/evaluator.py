@@ -27,7 +27,7 @@ from flnl.core.findings import (
     suspects,
 )
 from flnl.core.images import Indices, Labels
-from flnl.core.messages import Benchmark, ClientTask, Observation, Oracle, Samples
+from flnl.core.messages import ClientTask, Observation, Oracle, Samples, ServerSamples
 from flnl.core.method import Method
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params, Payload
@@ -147,8 +147,8 @@ class Evaluator:
         Raises:
             UserError: if an aid is not available in this federation.
         """
-        given: list[Benchmark | Oracle] = []
-        if Benchmark in kinds:
+        given: list[ServerSamples | Oracle] = []
+        if ServerSamples in kinds:
             held = self.federation.benchmark
             if not len(held):
                 raise UserError(
@@ -156,7 +156,7 @@ class Evaluator:
                     "eval.benchmark=0.2, which takes a fifth of the test set for that"
                 )
             given.append(
-                Benchmark(
+                ServerSamples(
                     lambda params: accuracy_and_loss(*self._outputs(params, held)),
                     lambda params: _by_predicted(*self._outputs(params, held)),
                 )

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.core.messages import Benchmark, Gathered
+from flnl.core.messages import Gathered, ServerSamples
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream
@@ -84,7 +84,7 @@ def model_shapley(
     Accuracy is measured on the server's clean samples; the empty coalition has the model that the clients received. The
     mean, of buffers too, is unweighted, or weighted by samples. The orders depend on the run's seed and the round only.
     """
-    score, received = gathered.aid.one(Benchmark).score, gathered.broadcast.params
+    score, received = gathered.aid.one(ServerSamples).score, gathered.broadcast.params
     sent = {r.client: r for r in gathered.results}
 
     def accuracy(coalition: frozenset[int]) -> float:
@@ -98,7 +98,7 @@ def model_shapley(
 
 def loss_drops(gathered: Gathered) -> dict[int, float]:
     """``L(w_t) - L(w_k)`` for each client of a round, with L the mean cross-entropy on the server's clean samples."""
-    score = gathered.aid.one(Benchmark).score
+    score = gathered.aid.one(ServerSamples).score
     before = score(gathered.broadcast.params)[1]
     return {r.client: before - score(r.params)[1] for r in gathered.results if r.params is not None}
 

@@ -47,7 +47,7 @@ from flnl.sites.auditing import Corrected, Review, SiteAudit, step_of
 from flnl.sites.messages import Parts, RefusedError
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
-from flnl.sites.shelf import Entry, Few, Shelf
+from flnl.sites.shelf import Entry, Few, SiteStates
 from flnl.sites.wire import WireError
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
@@ -126,7 +126,7 @@ class _Run:
     client: int
     clients: int
     holders: int  # of the clients, how many hold samples
-    shelf: Shelf
+    shelf: SiteStates
     folder: Path
 
     @property
@@ -279,7 +279,7 @@ class Desk:
         self.policy.admit(made.method)
         self.policy.admit_visits(made.method, made.training, len(self.data.dataset.train))
         self.compute(made.threads)
-        shelf = Shelf(folder, self._secret)
+        shelf = SiteStates(folder, self._secret)
         if known.exists() and known.read_text() != token:
             when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"
             raise RefusedError(f"the site's samples or labels have changed since {when}")

@@ -56,7 +56,7 @@ class Few:
         self._asked = {about: known for about, known in self._asked.items() if int(about.split()[0]) >= floor}
 
 
-class Shelf:
+class SiteStates:
     """A run's folder at a site."""
 
     def __init__(self, folder: Path, secret: bytes) -> None:

@@ -26,7 +26,7 @@ from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.serialization import Shared, decode, encode
-from flnl.engine.executors.worker_context import Failure, Workbench
+from flnl.engine.executors.worker_context import Failure, WorkerContext
 from flnl.engine.network import Network
 from flnl.models.resnet import ResNet
 from tests.engine.executors import jobs
@@ -37,7 +37,7 @@ from tests.toys import mlp, network
 
 
 @contextmanager
-def crew_of(
+def pool_of(
     net: Network,
     workers: int = 2,
     start: Literal["fork", "spawn"] = "fork",
@@ -82,14 +82,14 @@ def same(one: Sequence[RoundResult], other: Sequence[RoundResult]) -> bool:
 def test_they_agree_with_sequential_to_the_bit(
     entry: Entry, references: References, tmp_path: Path, handed: list[int]
 ) -> None:
-    with assembled(entry.words, tmp_path / "run") as one, crew_of(one.evaluator.network, 2) as two:
+    with assembled(entry.words, tmp_path / "run") as one, pool_of(one.evaluator.network, 2) as two:
         assert same(references.run(entry.words).rounds, one.results(executor=two))
         assert set(handed) == {0, 1}, "both workers had a part in it"
 
 
 def test_so_do_three(references: References, tmp_path: Path, handed: list[int]) -> None:
     words = BY_NAME["fedcorr_and_parts_with_memory"].words
-    with assembled(words, tmp_path / "run") as one, crew_of(one.evaluator.network, 3) as three:
+    with assembled(words, tmp_path / "run") as one, pool_of(one.evaluator.network, 3) as three:
         assert same(references.run(words).rounds, one.results(executor=three))
         assert set(handed) == {0, 1, 2}
 
@@ -97,7 +97,7 @@ def test_so_do_three(references: References, tmp_path: Path, handed: list[int]) 
 @pytest.mark.slow
 def test_so_do_those_that_inherit_nothing(references: References, tmp_path: Path, handed: list[int]) -> None:
     words = BY_NAME["fedcorr_with_batch_norm"].words
-    with assembled(words, tmp_path / "run") as one, crew_of(one.evaluator.network, 2, "spawn") as spawned:
+    with assembled(words, tmp_path / "run") as one, pool_of(one.evaluator.network, 2, "spawn") as spawned:
         assert same(references.run(words).rounds, one.results(executor=spawned))
         assert set(handed) == {0, 1}
 
@@ -106,13 +106,13 @@ def test_so_do_those_that_inherit_nothing(references: References, tmp_path: Path
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The worker of every piece of work, in the order of handing out."""
     found: list[int] = []
-    hand = Local.hand
+    submit = Local.submit
 
     def noted(self: Local, worker: int, work: bytes) -> None:
         found.append(worker)
-        hand(self, worker, work)
+        submit(self, worker, work)
 
-    monkeypatch.setattr(Local, "hand", noted)
+    monkeypatch.setattr(Local, "submit", noted)
     return found
 
 
@@ -120,7 +120,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("workers", [2, 4, 9])
 def test_blocks_come_in_order_and_are_cut_by_position_alone(net: Network, count: int, workers: int) -> None:
     given = jobs.tasks(received(net), IMAGES, [1 + 7 * k % 11 for k in range(count)])
-    with crew_of(net, workers) as executor:
+    with pool_of(net, workers) as executor:
         blocks = list(executor.map(jobs.Where(), given, jobs.clients))
     cut = [list(range(first, min(first + 5, count))) for first in range(0, count, 5)]
     assert [block.value[1] for block in blocks] == cut
@@ -130,7 +130,7 @@ def test_blocks_come_in_order_and_are_cut_by_position_alone(net: Network, count:
 
 def test_whole_blocks_are_reduced_where_they_ran(net: Network) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 30)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         blocks = list(executor.map(jobs.Where(), given, jobs.clients))
     reduced_there = [block for block in blocks if block.value[0] != os.getpid()]
     assert len(reduced_there) >= 4
@@ -140,7 +140,7 @@ def test_whole_blocks_are_reduced_where_they_ran(net: Network) -> None:
 
 def test_one_task_runs_here(net: Network) -> None:
     before = children()
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         (block,) = executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [3]), as_list)
         assert [r.process for r in block.results] == [os.getpid()]
         assert list(executor.map(jobs.Where(), [], as_list)) == []
@@ -166,13 +166,13 @@ class Pairs(Sequential):
 def test_who_is_stacked_with_whom_does_not_depend_on_the_workers(net: Network, count: int) -> None:
     given = jobs.tasks(received(net), IMAGES, [1 + 7 * k % 11 for k in range(count)])
     alone = [(r.client, r.value) for block in Pairs(net).map(None, given, as_list) for r in block.results]
-    with crew_of(net, inner=Pairs) as executor:
+    with pool_of(net, inner=Pairs) as executor:
         blocks = list(executor.map(jobs.Where(), given, as_list))
     assert [(r.client, r.value) for block in blocks for r in block.results] == alone
 
 
 def test_each_call_has_its_own_parameters_and_job(net: Network) -> None:
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         for value in (1.0, 2.0, 5.0):
             params = {name: torch.full_like(p, value) for name, p in received(net).items()}
             given = jobs.tasks(params, IMAGES, [2] * 6)
@@ -182,7 +182,7 @@ def test_each_call_has_its_own_parameters_and_job(net: Network) -> None:
 
 def test_what_is_shared_comes_back_as_itself(net: Network) -> None:
     params = received(net)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         for block in executor.map(jobs.Received(), jobs.tasks(params, IMAGES, [2] * 6), as_list):
             for answer in block.results:
                 assert answer.value[0] is params
@@ -191,7 +191,7 @@ def test_what_is_shared_comes_back_as_itself(net: Network) -> None:
 
 def test_other_images_are_noticed(net: Network) -> None:
     other = TensorImages(IMAGES.pixels + 1)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         for images in (IMAGES, other, IMAGES):
             given = jobs.tasks(received(net), images, [2] * 6)
             (one, _) = executor.map(jobs.Received(), given, as_list)
@@ -213,7 +213,7 @@ def test_workers_share_an_evaluation(
     tested = TensorImages(torch.randint(0, 256, (60, 3, 12, 12), dtype=torch.uint8))
     models = [net.params(), {n: 1.1 * p if p.is_floating_point() else p for n, p in net.params().items()}]
     found, passed = [], []
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         for shared in (False, True):
             if shared:
                 list(executor.map(jobs.Where(), jobs.tasks(models[0], IMAGES, [2] * 6), as_list))
@@ -240,7 +240,7 @@ def test_a_run_with_a_shared_evaluation_is_the_same(
     words = (*BY_NAME["fedavg"].words, "audit.record=true", "eval.memorization=true", "eval.validation=0.2")
     found = []
     for workers in (1, 2):
-        with assembled(words, tmp_path / str(workers)) as one, crew_of(one.evaluator.network, workers) as executor:
+        with assembled(words, tmp_path / str(workers)) as one, pool_of(one.evaluator.network, workers) as executor:
             handed.clear()
             rounds = one.results(executor=executor)
             recorder = one.evaluator.recorder
@@ -253,10 +253,10 @@ def test_a_run_with_a_shared_evaluation_is_the_same(
 
 
 def test_a_worker_that_dies_in_an_evaluation_is_replaced(net: Network, caplog: pytest.LogCaptureFixture) -> None:
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         list(executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [2] * 6), as_list))
-        crew: Any = executor._crews[0][0]
-        os.kill(crew._at[0].pid, signal.SIGKILL)
+        pool: Any = executor._pools[0][0]
+        os.kill(pool._at[0].pid, signal.SIGKILL)
         index = torch.arange(1000)
         assert torch.equal(net.shared_outputs(IMAGES, index), net.outputs(IMAGES, index))
     assert "while it ran an evaluation" in caplog.text
@@ -265,7 +265,7 @@ def test_a_worker_that_dies_in_an_evaluation_is_replaced(net: Network, caplog: p
 @pytest.mark.slow
 def test_workers_that_inherit_nothing_share_no_evaluation(net: Network) -> None:
     """They would start anew for the test samples, which takes seconds."""
-    with crew_of(net, 2, "spawn") as executor:
+    with pool_of(net, 2, "spawn") as executor:
         list(executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [2] * 6), as_list))
         assert net.by_workers is None
 
@@ -280,7 +280,7 @@ def test_images_are_in_memory_once(net: Network, start: Literal["fork", "spawn"]
     pixels[:, 0, 0, 0] = torch.arange(100)
     images = TensorImages(pixels)
     before = jobs.own_memory()
-    with crew_of(net, 2, start) as executor:
+    with pool_of(net, 2, start) as executor:
         blocks = list(executor.map(jobs.Reading(), jobs.tasks(received(net), images, [1, 1]), as_list))
         found = [r.value for block in blocks for r in block.results]
         assert [total for _, total in found] == [4950.0, 4950.0]
@@ -302,7 +302,7 @@ def test_neither_parameters_nor_images_go_through_the_pipes(net: Network, monkey
         send(self, data)
 
     monkeypatch.setattr(Connection, "send_bytes", counted)
-    with crew_of(large) as executor:
+    with pool_of(large) as executor:
         for _ in range(3):
             list(executor.map(jobs.Where(), jobs.tasks(params, IMAGES, [2] * 10), as_list))
     assert len(sent) > 6
@@ -312,7 +312,7 @@ def test_neither_parameters_nor_images_go_through_the_pipes(net: Network, monkey
 def test_the_received_model_is_that_of_the_call(net: Network) -> None:
     """Two calls of one round have different models, as training and correcting labels have; the memory is the same."""
     given = received(net)
-    with crew_of(net, workers=2) as executor:
+    with pool_of(net, workers=2) as executor:
         for value in (1.0, 2.0):
             params = {name: torch.full_like(p, value) for name, p in given.items()}
             tasks = jobs.tasks(params, IMAGES, [2] * 10)
@@ -329,7 +329,7 @@ def test_the_received_model_is_that_of_the_call(net: Network) -> None:
 def test_what_workers_use_is_known_here(net: Network) -> None:
     """Seconds and memory of both; those of a worker that has ended, too."""
     given = jobs.tasks(received(net), IMAGES, [3] * 4)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         list(executor.map(jobs.Uses(0.0, 1), given, as_list))
         little = executor.usage()
         list(executor.map(jobs.Uses(0.1, 2**28), given, as_list))
@@ -342,7 +342,7 @@ def test_what_workers_use_is_known_here(net: Network) -> None:
 
 def test_what_a_lost_worker_had_begun_is_not_counted_twice(net: Network, tmp_path: Path) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 12)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         list(executor.map(jobs.ScoresAndDies(4, 2, tmp_path), given, as_list))
         assert executor.passed() == Tally(scored=36)
         assert executor.passed() == Tally()
@@ -350,7 +350,7 @@ def test_what_a_lost_worker_had_begun_is_not_counted_twice(net: Network, tmp_pat
 
 def test_a_worker_that_dies_is_replaced(net: Network, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 12)
-    with crew_of(net) as executor, caplog.at_level(logging.WARNING):
+    with pool_of(net) as executor, caplog.at_level(logging.WARNING):
         blocks = list(executor.map(jobs.Dies(2, 2, tmp_path), given, jobs.clients))
     assert [block.value[1] for block in blocks] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
     said = [record.getMessage() for record in caplog.records]
@@ -360,7 +360,7 @@ def test_a_worker_that_dies_is_replaced(net: Network, tmp_path: Path, caplog: py
 
 def test_clients_that_cost_three_workers_end_the_run(net: Network, tmp_path: Path) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 2)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         with pytest.raises(dispatch.WorkerLostError, match=r"client 1 cost 3 workers.*signal 9.*executor\.workers"):
             list(executor.map(jobs.Dies(1, 99, tmp_path), given, as_list))
         assert len(list(tmp_path.iterdir())) == 3
@@ -370,7 +370,7 @@ def test_clients_that_cost_three_workers_end_the_run(net: Network, tmp_path: Pat
 
 def test_an_idle_worker_that_dies_is_replaced(net: Network) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 6)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         first = {r.process for block in executor.map(jobs.Where(), given, as_list) for r in block.results}
         for process in first:
             os.kill(process, signal.SIGKILL)
@@ -386,7 +386,7 @@ def zombie(process: int) -> bool:
 
 def test_an_error_comes_back_as_it_is_with_the_traceback_of_its_worker(net: Network) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 6)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         with pytest.raises(UserError, match=r"^dataset\.root: gone$") as caught:
             list(executor.map(jobs.Raises(4), given, as_list))
         assert "jobs.py" in str(caught.value.__cause__)
@@ -399,7 +399,7 @@ def test_an_error_comes_back_as_it_is_with_the_traceback_of_its_worker(net: Netw
 def test_an_error_at_the_start_of_a_call_is_the_answer_to_its_work(net: Network) -> None:
     """Not the result of the call before, with its parameters and its job."""
     given = jobs.tasks(received(net), IMAGES, [3] * 6)
-    bench, shared = Workbench(net, Sequential, [IMAGES]), Shared([IMAGES], received(net), net.device)
+    bench, shared = WorkerContext(net, Sequential, [IMAGES]), Shared([IMAGES], received(net), net.device)
     work = encode((given[:1], ((0,),), False), shared)
     bench.begin(received(net), encode((jobs.Where(), as_list, ()), shared))
     assert isinstance(decode(bench.work(work), shared).results[0], jobs.Answer)
@@ -427,10 +427,10 @@ class Unsendable(torch.nn.Module):
 def test_a_network_that_cannot_be_sent_is_named() -> None:
     net = network(Unsendable())
     given = jobs.tasks(received(net), IMAGES, [3] * 6)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         assert len(list(executor.map(jobs.Where(), given, as_list))) == 2
     with (
-        crew_of(net, start="spawn") as executor,
+        pool_of(net, start="spawn") as executor,
         pytest.raises(UserError, match=r"test_processes\.Unsendable cannot be sent to a new worker process .*lambda"),
     ):
         list(executor.map(jobs.Where(), given, as_list))
@@ -438,7 +438,7 @@ def test_a_network_that_cannot_be_sent_is_named() -> None:
 
 def test_a_call_that_is_given_up_leaves_nothing_for_the_next(net: Network) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 40)
-    with crew_of(net) as executor:
+    with pool_of(net) as executor:
         unfinished = executor.map(jobs.Where(), given, jobs.clients)
         next(unfinished)
         unfinished.close()  # type: ignore[attr-defined]
@@ -448,7 +448,7 @@ def test_a_call_that_is_given_up_leaves_nothing_for_the_next(net: Network) -> No
 
 def test_closing_ends_the_workers(net: Network) -> None:
     before = children()
-    with crew_of(net, 3) as executor:
+    with pool_of(net, 3) as executor:
         list(executor.map(jobs.Where(), jobs.tasks(received(net), IMAGES, [3] * 6), as_list))
         assert len(children()) == len(before) + 3
         opened = len(list(Path("/proc/self/fd").iterdir()))

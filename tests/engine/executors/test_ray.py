@@ -18,7 +18,7 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.engine.executors import ray as ray_executor
-from flnl.engine.executors.dispatch import Lost
+from flnl.engine.executors.dispatch import LostWorker
 from flnl.engine.executors.processes import python_path
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.worker_context import Recipe
@@ -99,15 +99,15 @@ def kept(cluster: str, actors: dict[int, Any], monkeypatch: pytest.MonkeyPatch) 
 
     from flnl.engine.executors.ray import Actor, Actors
 
-    def hire(crew: Actors, worker: int) -> Any:
+    def start_worker(pool: Actors, worker: int) -> Any:
         if worker in actors:
-            actors[worker].__ray_call__.remote(again, *crew._kit)
+            actors[worker].__ray_call__.remote(again, *pool._kit)
         else:
-            actors[worker] = ray.remote(num_cpus=0)(Actor).remote(*crew._kit)
+            actors[worker] = ray.remote(num_cpus=0)(Actor).remote(*pool._kit)
         return actors[worker]
 
-    monkeypatch.setattr(Actors, "_hire", hire)
-    monkeypatch.setattr(Actors, "_end", lambda crew, worker: crew._at.pop(worker))
+    monkeypatch.setattr(Actors, "_start_worker", start_worker)
+    monkeypatch.setattr(Actors, "_end", lambda pool, worker: pool._at.pop(worker))
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +126,13 @@ def test_every_method_agrees_with_sequential_to_the_bit(
 ) -> None:
     from flnl.engine.executors.ray import Actors
 
-    handed, hand = set[int](), Actors.hand
+    handed, submit = set[int](), Actors.submit
 
-    def counted(crew: Actors, worker: int, work: bytes) -> None:
+    def counted(pool: Actors, worker: int, work: bytes) -> None:
         handed.add(worker)
-        hand(crew, worker, work)
+        submit(pool, worker, work)
 
-    monkeypatch.setattr(Actors, "hand", counted)
+    monkeypatch.setattr(Actors, "submit", counted)
     with assembled(entry.words, tmp_path / "run") as one:
         executor = on_ray(one.evaluator.network)
         try:
@@ -181,12 +181,12 @@ def test_an_actor_that_ends_with_its_machine_or_its_memory_is_replaced(reason: s
     def get(_: str) -> bytes:
         raise ended("the machine\nas it was")
 
-    crew = object.__new__(ray_executor.Actors)
-    crew._ray = SimpleNamespace(get=get, kill=killed.append, exceptions=ray.exceptions)
-    crew._at, crew._begun, crew._busy = {1: "actor"}, {1}, {"answer": 1}
-    worker, answer = crew._answer("answer")
-    assert (worker, killed, crew._at, crew._begun) == (1, ["actor"], {}, set())
-    assert isinstance(answer, Lost)
+    pool = object.__new__(ray_executor.Actors)
+    pool._ray = SimpleNamespace(get=get, kill=killed.append, exceptions=ray.exceptions)
+    pool._at, pool._begun, pool._busy = {1: "actor"}, {1}, {"answer": 1}
+    worker, answer = pool._answer("answer")
+    assert (worker, killed, pool._at, pool._begun) == (1, ["actor"], {}, set())
+    assert isinstance(answer, LostWorker)
     assert "the machine" in answer.how
 
 

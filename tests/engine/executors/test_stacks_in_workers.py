@@ -20,7 +20,7 @@ from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.stacked import Stacked, sections
 from flnl.engine.network import Network
 from flnl.engine.stacked.training import train
-from tests.engine.executors.test_processes import crew_of
+from tests.engine.executors.test_processes import pool_of
 from tests.engine.executors.test_stacked import SIZES, agree, job, results, tasks
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import BY_NAME, REPRESENTATIVES, Entry, others_slow
@@ -57,7 +57,7 @@ def test_a_method_has_the_bits_of_one_process(entry: Entry, tmp_path: Path) -> N
     with assembled(entry.words, tmp_path / "run") as parts:
         net = parts.evaluator.network
         one = parts.results(executor=stacked()(net))
-        with crew_of(net, 2, inner=stacked()) as two:
+        with pool_of(net, 2, inner=stacked()) as two:
             assert difference(parts.results(executor=two), one) is None
 
 
@@ -70,7 +70,7 @@ def test_any_number_of_workers_has_the_bits_of_one_process(
     work, cohort = job(), tasks(net, [*SIZES, *SIZES, 7])
     one = results(stacked(stack)(net), work, cohort)
     alone = sorted(stacks().pop(os.getpid()))
-    with crew_of(net, workers, inner=stacked(stack)) as executor:
+    with pool_of(net, workers, inner=stacked(stack)) as executor:
         assert difference(results(executor, work, cohort), one) is None
     there = stacks()
     there[os.getpid()] = there[os.getpid()][len(alone) :]
@@ -83,7 +83,7 @@ def test_any_number_of_workers_has_the_bits_of_one_process(
 def test_those_that_inherit_nothing_do_so_too() -> None:
     net = network(mlp(4, 3), precision=32)
     work, cohort = job(), tasks(net)
-    with crew_of(net, 2, "spawn", stacked(5)) as executor:
+    with pool_of(net, 2, "spawn", stacked(5)) as executor:
         assert difference(results(executor, work, cohort), results(stacked(5)(net), work, cohort)) is None
 
 

@@ -88,11 +88,11 @@ def test_few_tasks_and_many_entries_can_show_nothing() -> None:
         for name, accuracy in zip("abcd", (90, 80, 70, 60), strict=True)
     }
     four = standing(**entered)
-    assert four.blunt
+    assert four.underpowered
     assert not four.better
     entered.pop("d")
     three = standing(**entered)
-    assert not three.blunt
+    assert not three.underpowered
     assert len(three.better) == 3
 
 

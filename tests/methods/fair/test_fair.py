@@ -16,7 +16,7 @@ from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK
 from flnl.core.findings import EstimatedQuality
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, ServerSamples
 from flnl.core.parts import Sampling
 from flnl.core.payload import Params, Payload
 from flnl.methods.fair.aggregator import LearningQualityMean
@@ -78,7 +78,7 @@ def gathered(sent: Sequence[ClientResult], received: float, shift: float = 0.0) 
     def score(params: Params) -> tuple[float, float]:
         return math.nan, params["w"].item() + shift
 
-    return Gathered(Broadcast(0, 1, point(received)), sent, None, Payload(Benchmark(score)), 1)
+    return Gathered(Broadcast(0, 1, point(received)), sent, None, Payload(ServerSamples(score)), 1)
 
 
 def estimates(exchange: LearningQuality, state: LearningQualityState) -> list[float]:
@@ -186,7 +186,7 @@ def test_a_client_can_measure_the_loss_itself() -> None:
     state = LOCAL.gathered(LOCAL.init(3, {}), replace(gathered(sent, 0.0), aid=Payload()))
     assert estimates(LOCAL, state) == pytest.approx([3.0, -4.0, NONE])
     assert [fact.sized for exchange in (LOCAL, EXCHANGE) for fact in exchange.known(state)] == [True, False]
-    assert (LOCAL.aid, EXCHANGE.aid) == ((), (Benchmark,))
+    assert (LOCAL.aid, EXCHANGE.aid) == ((), (ServerSamples,))
 
 
 # ------------------------------------------------------------------------------------------------------- the sampler

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Combined, Gathered, ServerSamples
 from flnl.core.payload import Params, Payload
 from flnl.methods.fedes.contribution import OnBenchmark
 from flnl.methods.fedes.quality import quality_of_relevance
@@ -40,7 +40,7 @@ def score(params: Params) -> tuple[float, float]:
 
 def round_of(results: list[ClientResult], received: Tensor) -> Gathered:
     broadcast = Broadcast(2, 1, {"w": received, "seen": torch.tensor(1)}, Payload(), (5,))
-    return Gathered(broadcast, results, Combined({}), Payload(Benchmark(score)), 1)
+    return Gathered(broadcast, results, Combined({}), Payload(ServerSamples(score)), 1)
 
 
 def test_fair_scores_each_model_and_sfedavg_plain_means_of_them() -> None:
@@ -71,7 +71,7 @@ def test_fair_scores_each_model_and_sfedavg_plain_means_of_them() -> None:
 def test_a_loss_that_is_larger_everywhere_drops_as_far() -> None:
     results = [sent(c, torch.tensor([0.1 * c], dtype=torch.float64), 1, torch.tensor(0)) for c in range(3)]
     plain = round_of(results, torch.ones(1, dtype=torch.float64))
-    shifted = replace(plain, aid=Payload(Benchmark(lambda params: (0.0, score(params)[1] + 5))))
+    shifted = replace(plain, aid=Payload(ServerSamples(lambda params: (0.0, score(params)[1] + 5))))
     one, other = (BENCHMARK.after(Drops.of(3), g) for g in (plain, shifted))
     assert isinstance(one, Drops)
     assert isinstance(other, Drops)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from flnl.config import compose
 from flnl.core.errors import UserError
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, Oracle
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, Oracle, ServerSamples
 from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.training import Training
@@ -174,11 +174,11 @@ def by_norm(params: Params) -> tuple[float, float]:
 @pytest.mark.parametrize("indicator", ["sfedavg_phi", "fair_qhat"])
 def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the_last(indicator: Any) -> None:
     exchange = replace(EXCHANGE, indicator=indicator)
-    assert exchange.aid == (Benchmark,)
+    assert exchange.aid == (ServerSamples,)
     received, first = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     _, second = models(np.random.default_rng(1), 0.5, 0.3, 0.8)
     sent = [
-        gathered(received, received, m, Benchmark(by_norm), round=r, lengths=(2, 3))
+        gathered(received, received, m, ServerSamples(by_norm), round=r, lengths=(2, 3))
         for r, m in enumerate((first, second))
     ]
     assert [exchange.wants_models(each.broadcast.clock) for each in sent] == ["after", "after"]
@@ -226,13 +226,14 @@ def test_a_client_whose_loss_was_never_finite_gets_the_mean_quality_of_the_other
     state = exchange.init(9, {})
     for r in range(2):
         state = exchange.gathered(
-            state, gathered(received, received, sent, Benchmark(diverging), round=r, lengths=(2, 3))
+            state, gathered(received, received, sent, ServerSamples(diverging), round=r, lengths=(2, 3))
         )
     assert state.assessed.nonzero()[:, 0].tolist() == [1, 7]
     assert sorted(state.rho[[1, 7]].tolist()) == [0, 1]
     assert state.rho[4] == 0.5
     nobody = exchange.gathered(
-        exchange.init(9, {}), gathered(received, received, {4: sent[4]}, Benchmark(diverging), round=1, lengths=(2, 3))
+        exchange.init(9, {}),
+        gathered(received, received, {4: sent[4]}, ServerSamples(diverging), round=1, lengths=(2, 3)),
     )
     assert not nobody.known
 
@@ -286,7 +287,7 @@ def test_models_are_scored_on_what_the_server_holds_and_tested_on_the_rest() -> 
     held = np.array([0, 3, 4, 11])
     evaluator = Evaluator(replace(data, benchmark=held), net, method(stage()))
     params = {name: p + 0.3 for name, p in net.params().items()}
-    scores, accuracies = evaluator.aid((Benchmark,)).one(Benchmark).score(params), evaluator.model(params)
+    scores, accuracies = evaluator.aid((ServerSamples,)).one(ServerSamples).score(params), evaluator.model(params)
     net.load(params)
     images, labels = data.dataset.test.read(torch.arange(17)), torch.from_numpy(data.dataset.test_labels)
     logits, rest = net.scored(images.double()), np.setdiff1d(np.arange(17), held)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedNoise, Scalar
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Gathered, ServerSamples
 from flnl.core.payload import Payload
 from flnl.methods.fnre.exchange import Agreement, NoiseRates
 from flnl.methods.fnre.rate import class_shares, covariance, destinations, expectations, rates, variances
@@ -145,7 +145,7 @@ def gathered(round: int, confusion: Tensor, sent: dict[int, float], predicted: T
         ClientResult(k, 50, None, ClientState(), Payload(Agreement(g, predicted)), 0.0, 1, True)
         for k, g in sent.items()
     ]
-    aid = Payload(Benchmark(lambda params: (0.0, 0.0), lambda params: confusion))
+    aid = Payload(ServerSamples(lambda params: (0.0, 0.0), lambda params: confusion))
     return Gathered(Broadcast(round, 1, {}), results, None, aid, 1, num_samples=dict.fromkeys(range(3), 50))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flnl.core.findings import EstimatedQuality
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Gathered, ServerSamples
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.methods.focus.aggregator import CredibilityMean
@@ -30,7 +30,7 @@ def after(part: Credibility, sent: list[ClientResult], scores: list[float], clie
     def score(params: Params) -> tuple[float, float]:
         return 0.0, scores[[r.params for r in sent].index(params)]
 
-    gathered = Gathered(Broadcast(0, 1, {}), sent, None, Payload(Benchmark(score)), 1)
+    gathered = Gathered(Broadcast(0, 1, {}), sent, None, Payload(ServerSamples(score)), 1)
     return part.gathered(part.init(clients, {}), gathered)
 
 

@@ -13,7 +13,7 @@ import torch
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.findings import EstimatedQuality
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, ServerSamples
 from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.methods.s_fedavg.exchange import SelectionScores, ShapleyRelevance
@@ -113,7 +113,7 @@ def gathered(combined: Combined | None = None) -> Gathered:
         ClientResult(c, SIZES[c], model(v, 2 * v, c), ClientState(), Payload(), 0.0, 3, True) for c, v in VALUES.items()
     ]
     broadcast = Broadcast(2, 1, model(0.5, 1.0, 0), Payload(), (5,))
-    return Gathered(broadcast, results, combined, Payload(Benchmark(score)), 1)
+    return Gathered(broadcast, results, combined, Payload(ServerSamples(score)), 1)
 
 
 def by_orders(sizes: Mapping[int, int]) -> dict[int, float]:
@@ -161,7 +161,7 @@ def test_what_the_server_knows_and_what_is_recorded() -> None:
     assert estimate.values.tolist() == pytest.approx((odds - odds.min()) / (odds.max() - odds.min()))
     assert estimate.scores["relevance"] is state.phi
     assert EXCHANGE.wants_models(Clock(0, 1)) == "after"
-    assert EXCHANGE.aid == (Benchmark,)
+    assert EXCHANGE.aid == (ServerSamples,)
 
 
 # -------------------------------------------------------------------------------------------------------------- runs

@@ -1,4 +1,4 @@
-"""Splits a cohort into pieces of work: whole blocks at first, single clients at the end to balance the load."""
+"""Splits a cohort into units of work: whole blocks at first, single clients at the end to balance the load."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flnl.core.execution import BLOCK
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A piece of work for one worker: ``positions`` of tasks, in order, and how these are grouped.
+class WorkUnit:
+    """A unit of work for one worker: ``positions`` of tasks, in order, and how these are grouped.
 
-    The worker reduces whole blocks; for other pieces it returns results, and the parent reduces them in order.
+    The worker reduces whole blocks; for other units it returns results, and the parent reduces them in order.
     """
 
     positions: tuple[int, ...]
@@ -20,15 +20,15 @@ class Piece:
     groups: tuple[tuple[int, ...], ...]  # tasks that run together, as indices into ``positions``
 
     @classmethod
-    def of(cls, groups: Sequence[Sequence[int]], *, whole: bool) -> Piece:
-        """The piece of these groups of positions."""
+    def of(cls, groups: Sequence[Sequence[int]], *, whole: bool) -> WorkUnit:
+        """The unit of these groups of positions."""
         positions = tuple(sorted(i for group in groups for i in group))
         index = {position: i for i, position in enumerate(positions)}
         return cls(positions, whole, tuple(tuple(index[i] for i in group) for group in groups))
 
 
-def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) -> list[Piece]:
-    """Split tasks into pieces, in the order of dispatch, the largest first.
+def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) -> list[WorkUnit]:
+    """Split tasks into units, in the order of dispatch, the largest first.
 
     A block stays whole if it is of a single group, or if the smaller blocks keep the other workers busy for as long as
     it takes; the others are split into groups. The split does not affect results: groups are given, and a block is
@@ -43,14 +43,14 @@ def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) ->
     def samples(positions: Sequence[int]) -> int:
         return sum(sizes[i] for i in positions)
 
-    pieces, left = [], sum(sizes)
+    units, left = [], sum(sizes)
     for positions, together in sorted(_unions(len(sizes), groups), key=lambda union: samples(union[0]), reverse=True):
         left -= samples(positions)
         if len(together) == 1 or left >= samples(positions) * (workers - 1):
-            pieces.append(Piece.of(together, whole=True))
+            units.append(WorkUnit.of(together, whole=True))
         else:
-            pieces += [Piece.of([group], whole=False) for group in together]
-    return sorted(pieces, key=lambda piece: samples(piece.positions), reverse=True)
+            units += [WorkUnit.of([group], whole=False) for group in together]
+    return sorted(units, key=lambda unit: samples(unit.positions), reverse=True)
 
 
 def _unions(count: int, groups: Sequence[Sequence[int]]) -> list[tuple[list[int], list[Sequence[int]]]]:

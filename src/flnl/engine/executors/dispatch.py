@@ -1,4 +1,4 @@
-"""``Executor.map`` on many workers: dispatches pieces, orders their results, and reruns the pieces of lost workers."""
+"""``Executor.map`` on many workers: dispatches units, orders their results, and reruns the units of lost workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flnl.core.model import Model
 from flnl.core.payload import Params
 from flnl.core.tally import Tally
 from flnl.core.usage import Usage
-from flnl.engine.executors.chunking import Piece, plan
+from flnl.engine.executors.chunking import WorkUnit, plan
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Answer, Failure, Inner
 from flnl.engine.network import Network
@@ -44,27 +44,27 @@ class WorkerLostError(Exception):
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostWorker:
     """Stands for an answer: the worker died."""
 
     who: str  # which worker
     how: str  # how it ended
 
 
-class Crew(Protocol):
-    """Workers numbered from 0; each handles one piece of work at a time and starts when it gets its first."""
+class WorkerPool(Protocol):
+    """Workers numbered from 0; each handles one unit of work at a time and starts when it gets its first."""
 
     workers: int
 
     def begin(self, params: Params, call: bytes) -> None:
-        """Start a call of ``map``; no piece of an earlier call is outstanding."""
+        """Start a call of ``map``; no unit of an earlier call is outstanding."""
         ...
 
-    def hand(self, worker: int, work: bytes) -> None:
-        """Give an idle worker a piece of work; replace the worker if it was lost."""
+    def submit(self, worker: int, work: bytes) -> None:
+        """Give an idle worker a unit of work; replace the worker if it was lost."""
         ...
 
-    def answers(self) -> list[tuple[int, bytes | Lost]]:
+    def answers(self) -> list[tuple[int, bytes | LostWorker]]:
         """Wait for at least one answer; return the answers that have arrived, with their workers."""
         ...
 
@@ -78,7 +78,7 @@ class Crew(Protocol):
 
 
 def run(
-    crew: Crew,
+    pool: WorkerPool,
     shared: Shared,
     groups: Sequence[Sequence[int]],
     job: ClientJob[T],
@@ -94,36 +94,36 @@ def run(
         WorkerLostError: if the same clients have killed ``DEATHS`` workers.
         Exception: what the job raised, with the worker's traceback as its cause.
     """
-    waiting = plan([len(task.samples) for task in tasks], groups, crew.workers)
+    waiting = plan([len(task.samples) for task in tasks], groups, pool.workers)
     messages = _for_all(tasks)
-    crew.begin(shared.params, encode((job, reduce, messages), shared))
+    pool.begin(shared.params, encode((job, reduce, messages), shared))
     shared = replace(shared, messages=messages)
-    idle, in_hand, deaths = list(range(crew.workers)), dict[int, Piece](), Counter[Piece]()
+    idle, at_work, deaths = list(range(pool.workers)), dict[int, WorkUnit](), Counter[WorkUnit]()
     order = _Order(len(tasks), reduce)
     try:
         while not order.complete:
             while idle and waiting:
-                worker, piece = idle.pop(0), waiting.pop(0)
-                in_hand[worker] = piece
-                work = [tasks[i] for i in piece.positions], piece.groups, piece.whole
-                crew.hand(worker, encode(work, shared))
+                worker, unit = idle.pop(0), waiting.pop(0)
+                at_work[worker] = unit
+                work = [tasks[i] for i in unit.positions], unit.groups, unit.whole
+                pool.submit(worker, encode(work, shared))
             yield from order.ready()  # workers continue meanwhile
-            for worker, answer in crew.answers() if in_hand else ():
-                piece = in_hand.pop(worker)
+            for worker, answer in pool.answers() if at_work else ():
+                unit = at_work.pop(worker)
                 idle.append(worker)
-                if isinstance(answer, Lost):
-                    deaths[piece] += 1
-                    _report_loss(answer, sorted({tasks[i].client for i in piece.positions}), deaths[piece])
-                    waiting.insert(0, piece)
+                if isinstance(answer, LostWorker):
+                    deaths[unit] += 1
+                    _report_loss(answer, sorted({tasks[i].client for i in unit.positions}), deaths[unit])
+                    waiting.insert(0, unit)
                     continue
                 decoded = decode(answer, shared)
                 if isinstance(decoded, Failure):
                     raise decoded.error from decoded.cause
                 spent(worker, decoded)
-                order.take(piece, decoded.results)
+                order.take(unit, decoded.results)
     finally:
-        if in_hand:
-            crew.abandon()
+        if at_work:
+            pool.abandon()
 
 
 def _for_all(tasks: Sequence[ClientTask]) -> list[Any]:
@@ -133,7 +133,7 @@ def _for_all(tasks: Sequence[ClientTask]) -> list[Any]:
     return [message for message in messages if all(of.get(type(message)) is message for of in rest)]
 
 
-def _report_loss(lost: Lost, clients: Sequence[int], deaths: int) -> None:
+def _report_loss(lost: LostWorker, clients: Sequence[int], deaths: int) -> None:
     """Log the loss of a worker.
 
     Raises:
@@ -165,12 +165,12 @@ class _Order:
     def _positions(self) -> range:
         return range(self._next, min(self._next + BLOCK, self._count))
 
-    def take(self, piece: Piece, outcome: list[Any]) -> None:
-        """Add the outcome of a piece: its blocks if it was whole, else its results."""
-        if piece.whole:
-            self._blocks |= zip(piece.positions[::BLOCK], outcome, strict=True)
+    def take(self, unit: WorkUnit, outcome: list[Any]) -> None:
+        """Add the outcome of a unit: its blocks if it was whole, else its results."""
+        if unit.whole:
+            self._blocks |= zip(unit.positions[::BLOCK], outcome, strict=True)
         else:
-            self._results |= zip(piece.positions, outcome, strict=True)
+            self._results |= zip(unit.positions, outcome, strict=True)
 
     def ready(self) -> Iterator[Block[Any, Any]]:
         """Release the next blocks, up to the first that is incomplete."""
@@ -195,8 +195,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Crewed(Executor):
-    """An executor that keeps a crew of workers for the whole run.
+class PooledExecutor(Executor):
+    """An executor that keeps a pool of workers for the whole run.
 
     Workers start at the first call with work for several of them, and restart when tasks refer to new images. A single
     client or a single stack cannot be split and runs in this process, on this process's network.
@@ -205,7 +205,7 @@ class Crewed(Executor):
     network: Network
     inner: Inner
     _here: Executor = field(init=False, repr=False, compare=False)
-    _crews: list[tuple[Crew, list[Images], Signature]] = field(
+    _pools: list[tuple[WorkerPool, list[Images], Signature]] = field(
         init=False, repr=False, compare=False, default_factory=list
     )  # at most one
     _usage: dict[int, Usage] = field(init=False, repr=False, compare=False, default_factory=dict)  # by worker
@@ -233,8 +233,8 @@ class Crewed(Executor):
         return False
 
     @abstractmethod
-    def open(self, images: Sequence[Images], params: Params) -> Crew:
-        """Create a crew that shares these images, for parameters of these shapes and dtypes."""
+    def open(self, images: Sequence[Images], params: Params) -> WorkerPool:
+        """Create a pool that shares these images, for parameters of these shapes and dtypes."""
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """The groups of the inner executor."""
@@ -252,9 +252,9 @@ class Crewed(Executor):
         if self.count < 2 or len(groups) < 2:
             yield from self._here.map(job, tasks, reduce)
             return
-        crew, images = self._crew(tasks)
+        pool, images = self._pool_of(tasks)
         shared = Shared(images, tasks[0].broadcast.params, self.network.device)
-        yield from run(crew, shared, groups, job, tasks, reduce, self._spent)
+        yield from run(pool, shared, groups, job, tasks, reduce, self._spent)
 
     def scores(self, images: Images, index: Tensor, output: str) -> Tensor:
         """One output of the network on the samples at ``index`` [n], as one process computes it.
@@ -283,19 +283,19 @@ class Crewed(Executor):
         """What the workers have used so far; a worker and the one that replaces it are one."""
         return folded(Usage.beside, self._usage.values(), Usage())
 
-    def _crew(self, tasks: Sequence[ClientTask]) -> tuple[Crew, list[Images]]:
+    def _pool_of(self, tasks: Sequence[ClientTask]) -> tuple[WorkerPool, list[Images]]:
         params = tasks[0].broadcast.params
         images = list({id(task.samples.images): task.samples.images for task in tasks}.values())
         signature = {name: (p.shape, p.dtype) for name, p in params.items()}
-        for crew, known, like in self._crews:
+        for pool, known, like in self._pools:
             new = [candidate for candidate in images if not any(candidate is old for old in known)]
             if not new and signature == like:
-                return crew, known
+                return pool, known
             images = [*known, *new]
         self._end_workers()
-        self._crews.append((self.open(images, params), images, signature))
+        self._pools.append((self.open(images, params), images, signature))
         self.network.by_workers = self.scores if self.shares_evaluation else None
-        return self._crews[0][:2]
+        return self._pools[0][:2]
 
     def settings(self) -> dict[str, Any]:
         """The effective settings."""
@@ -307,5 +307,5 @@ class Crewed(Executor):
 
     def _end_workers(self) -> None:
         self.network.by_workers = None
-        while self._crews:
-            self._crews.pop()[0].close()
+        while self._pools:
+            self._pools.pop()[0].close()

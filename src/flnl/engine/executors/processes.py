@@ -31,11 +31,11 @@ from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import PositiveCount
-from flnl.engine.executors.dispatch import Crew, Crewed, Lost
+from flnl.engine.executors.dispatch import LostWorker, PooledExecutor, WorkerPool
 from flnl.engine.executors.serialization import pack
 from flnl.engine.executors.shared_memory import Place, place
 from flnl.engine.executors.worker import CALL, SIGNALS, WORK, serve
-from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
+from flnl.engine.executors.worker_context import Inner, Recipe, WorkerContext
 from flnl.engine.network import Network
 
 Start = Literal["fork", "spawn"]
@@ -65,7 +65,7 @@ def python_path() -> str:
 
 
 @dataclass(frozen=True)
-class Processes(Crewed):
+class Processes(PooledExecutor):
     """Clients in worker processes. ``inner`` is the executor that each worker runs on its network.
 
     ``workers=null`` starts as many workers as the usable cores allow if each has this process's number of threads; on
@@ -115,7 +115,7 @@ class Processes(Crewed):
             return "spawn" if self._on_accelerator else best_start()
         return self.start
 
-    def open(self, images: Sequence[Images], params: Params) -> Crew:
+    def open(self, images: Sequence[Images], params: Params) -> WorkerPool:
         """Create workers, each of which starts when it gets its first piece of work."""
         kind = Forked if self._start == "fork" else Spawned
         return kind(self.count, self.network, self.inner, images, params)
@@ -147,7 +147,7 @@ class Worker:
             return 0
 
 
-class Local(Crew):
+class Local(WorkerPool):
     """Local worker processes, each at the other end of a connection."""
 
     def __init__(self, workers: int, network: Network, inner: Inner, images: Sequence[Images], params: Params) -> None:
@@ -170,9 +170,9 @@ class Local(Crew):
         for worker in self._at.values():
             worker.begun = False
 
-    def hand(self, worker: int, work: bytes) -> None:
+    def submit(self, worker: int, work: bytes) -> None:
         """Send a piece of work. A dead worker is noticed when its answer is read."""
-        handle = self._at.get(worker) or self._hire(worker)
+        handle = self._at.get(worker) or self._start_worker(worker)
         handle.busy = True
         try:
             if not handle.begun:
@@ -182,7 +182,7 @@ class Local(Crew):
         except (BrokenPipeError, ConnectionResetError):
             return
 
-    def _hire(self, number: int) -> Worker:
+    def _start_worker(self, number: int) -> Worker:
         ours, theirs = multiprocessing.Pipe()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker ignores them
         try:
@@ -193,12 +193,12 @@ class Local(Crew):
         self._at[number] = Worker(pid, ours, process)
         return self._at[number]
 
-    def answers(self) -> list[tuple[int, bytes | Lost]]:
+    def answers(self) -> list[tuple[int, bytes | LostWorker]]:
         """The answers that have arrived; waits for at least one."""
         busy = {worker.connection: number for number, worker in self._at.items() if worker.busy}
         return [(busy[ready], self._answer(busy[ready])) for ready in wait(list(busy)) if isinstance(ready, Connection)]
 
-    def _answer(self, number: int) -> bytes | Lost:
+    def _answer(self, number: int) -> bytes | LostWorker:
         worker = self._at[number]
         worker.busy = False
         try:
@@ -207,7 +207,7 @@ class Local(Crew):
             del self._at[number]
             code = worker.end()
             how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
-            return Lost(f"worker {number} (process {worker.pid})", how)
+            return LostWorker(f"worker {number} (process {worker.pid})", how)
 
     def abandon(self) -> None:
         """End the busy workers."""
@@ -243,7 +243,7 @@ class Forked(Local):
             for entry in list(Path("/proc/self/fd").iterdir()):
                 if (descriptor := int(entry.name)) > 2 and descriptor != theirs.fileno():
                     _close(descriptor)  # includes the run's lock, which would otherwise outlive the parent
-            serve(theirs, Workbench(self._network, self._inner, self._images), self._params)
+            serve(theirs, WorkerContext(self._network, self._inner, self._images), self._params)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -283,8 +283,8 @@ class Spawned(Local):
         )
         return process.pid, process
 
-    def _hire(self, number: int) -> Worker:
-        worker = super()._hire(number)
+    def _start_worker(self, number: int) -> Worker:
+        worker = super()._start_worker(number)
         worker.connection.send_bytes(pickle.dumps((self._kit, self._received)))
         return worker
 

@@ -22,10 +22,10 @@ from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
-from flnl.engine.executors.dispatch import Crew, Crewed, Lost
+from flnl.engine.executors.dispatch import LostWorker, PooledExecutor, WorkerPool
 from flnl.engine.executors.processes import python_path
 from flnl.engine.executors.serialization import Packed, Shared, decode, pack
-from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
+from flnl.engine.executors.worker_context import Inner, Recipe, WorkerContext
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @dataclass(frozen=True)
-class Ray(Crewed):
+class Ray(PooledExecutor):
     """Clients on Ray actors.
 
     ``address=null`` starts Ray on this machine and ends it with the run; ``auto`` or HOST:PORT joins a cluster.
@@ -63,7 +63,7 @@ class Ray(Crewed):
         """Maximum number of workers."""
         return self._cluster[0].workers
 
-    def open(self, images: Sequence[Images], params: Params) -> Crew:
+    def open(self, images: Sequence[Images], params: Params) -> WorkerPool:
         """Create the actors, reserved together."""
         recipe = Recipe.of(self.network)
         if self.num_gpus:
@@ -182,23 +182,23 @@ def _granted(ray: Any, asked: Ray) -> int:
 
 
 class Actor:
-    """The Ray actor: runs a workbench."""
+    """The Ray actor: runs a worker context."""
 
     def __init__(self, recipe: bytes, header: bytes, *pieces: Any) -> None:
         made, inner = decode(recipe, Shared())
         images = Packed(header, pieces).value()
-        self._bench = Workbench(made.network(), inner, images)
+        self._context = WorkerContext(made.network(), inner, images)
 
     def begin(self, header: bytes, call: bytes, *pieces: Any) -> None:
         """Start a call of ``map``."""
-        self._bench.begin(Packed(header, pieces).value(), call)
+        self._context.begin(Packed(header, pieces).value(), call)
 
     def work(self, message: bytes) -> bytes:
         """Run a piece of work; return the encoded answer."""
-        return self._bench.work(message)
+        return self._context.work(message)
 
 
-class Actors(Crew):
+class Actors(WorkerPool):
     """Actors in a placement group."""
 
     def __init__(
@@ -237,29 +237,29 @@ class Actors(Crew):
         self._call = (header, call, *pieces)
         self._begun.clear()
 
-    def hand(self, worker: int, work: bytes) -> None:
+    def submit(self, worker: int, work: bytes) -> None:
         """Call the worker's actor; an actor's calls run in order."""
         if worker not in self._at:
-            self._at[worker] = self._hire(worker)
+            self._at[worker] = self._start_worker(worker)
         actor = self._at[worker]
         if worker not in self._begun:
             actor.begin.remote(*self._call)
             self._begun.add(worker)
         self._busy[actor.work.remote(work)] = worker
 
-    def _hire(self, worker: int) -> Any:
+    def _start_worker(self, worker: int) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=worker)
         options = {"num_cpus": self._each["CPU"], "num_gpus": self._each["GPU"], "scheduling_strategy": place}
         return self._ray.remote(**options)(Actor).remote(*self._kit)
 
-    def answers(self) -> list[tuple[int, bytes | Lost]]:
+    def answers(self) -> list[tuple[int, bytes | LostWorker]]:
         """Wait for one answer and return it."""
         ready, _ = self._ray.wait(list(self._busy), num_returns=1)
         return [self._answer(ref) for ref in ready]
 
-    def _answer(self, ref: Any) -> tuple[int, bytes | Lost]:
+    def _answer(self, ref: Any) -> tuple[int, bytes | LostWorker]:
         worker = self._busy.pop(ref)
         ended = self._ray.exceptions
         try:
@@ -272,7 +272,7 @@ class Actors(Crew):
         ) as error:
             self._end(worker)
             reason = (str(error).strip().splitlines() or [""])[0]
-            return worker, Lost(f"worker {worker}", f"was lost ({reason})")
+            return worker, LostWorker(f"worker {worker}", f"was lost ({reason})")
 
     def _end(self, worker: int) -> None:
         self._begun.discard(worker)

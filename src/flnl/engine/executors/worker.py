@@ -14,14 +14,14 @@ from flnl.console.terminal import log_to_stderr
 from flnl.core.payload import Params
 from flnl.engine.executors.serialization import Shared, decode
 from flnl.engine.executors.shared_memory import Place
-from flnl.engine.executors.worker_context import Workbench
+from flnl.engine.executors.worker_context import WorkerContext
 
 CALL, WORK = b"c", b"w"
 """First byte of a message: the start of a call, or a piece of its work."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def serve(connection: Connection, bench: Workbench, params: Params) -> None:
+def serve(connection: Connection, context: WorkerContext, params: Params) -> None:
     """Serve until the other end closes. ``params`` are in shared memory, where the parent writes them for each call.
 
     The worker ignores signals: the parent handles them and finishes its round, and the worker ends with the parent.
@@ -34,9 +34,9 @@ def serve(connection: Connection, bench: Workbench, params: Params) -> None:
         try:
             message = memoryview(connection.recv_bytes())
             if message[:1] == CALL:
-                bench.begin(params, message[1:])
+                context.begin(params, message[1:])
             else:
-                connection.send_bytes(bench.work(message[1:]))
+                connection.send_bytes(context.work(message[1:]))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
@@ -60,4 +60,4 @@ def main() -> None:
     kit, received = (place.map().value() for place in places)
     recipe, images = kit
     made, inner = decode(recipe, Shared())
-    serve(connection, Workbench(made.network(), inner, images), received)
+    serve(connection, WorkerContext(made.network(), inner, images), received)

@@ -89,7 +89,7 @@ class Answer:
     usage: Usage  # of the worker since its last answer
 
 
-class Workbench:
+class WorkerContext:
     """One worker's state, and the operations on it."""
 
     def __init__(self, network: Network, inner: Inner, images: Sequence[Images]) -> None:

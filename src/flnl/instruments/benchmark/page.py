@@ -161,7 +161,7 @@ class Page:
             unfinished="; ".join(unfinished),
             own=[(entry.name, literal(" ".join(entry.own))) for entry in self.entries if entry.own],
             failed="; ".join(self.failed),
-            blunt=self.standing.blunt,
+            underpowered=self.standing.underpowered,
             ranks=len(self.standing.scores) > 1,
             costs=self._costs(),
             timed=self.timed,

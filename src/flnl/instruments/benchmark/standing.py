@@ -69,7 +69,7 @@ class Standing:
         return found
 
     @property
-    def blunt(self) -> bool:
+    def underpowered(self) -> bool:
         """Whether so few tasks and seeds can show no significant difference among all entries, however clear it is."""
         pairs, entries = len(self.tasks) * len(self.benchmark.seeds), len(self.scores)
         return entries > 1 and least(pairs) * comb(entries, 2) >= self.benchmark.level

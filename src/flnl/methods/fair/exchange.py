@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding
-from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered, ServerSamples
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Params, Payload
@@ -65,7 +65,7 @@ class LearningQuality(Exchange):
 
     @property
     def aid(self) -> tuple[type, ...]:
-        return (Benchmark,) if self.loss_on == "benchmark" else ()
+        return (ServerSamples,) if self.loss_on == "benchmark" else ()
 
     def init(self, clients: int, params: Params) -> LearningQualityState:
         return LearningQualityState(Drops.of(clients), torch.zeros(clients, dtype=torch.bool))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
-from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered, Oracle
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered, Oracle, ServerSamples
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting, Wants
 from flnl.core.payload import Params, Payload
@@ -140,7 +140,7 @@ class Quality(Exchange):
         """Ground truth for ``oracle``, clean samples for the indicators that score models."""
         if self.indicator == "oracle":
             return (Oracle,)
-        return (Benchmark,) if self.indicator in RECORDS else ()
+        return (ServerSamples,) if self.indicator in RECORDS else ()
 
     def _now(self, clock: Clock) -> bool:
         return clock.stage == self.stage and clock.last_of_stage

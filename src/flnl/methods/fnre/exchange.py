@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedNoise, Finding, Scalar
-from flnl.core.messages import Benchmark, ClientState, ClientTask, Fit, Gathered
+from flnl.core.messages import ClientState, ClientTask, Fit, Gathered, ServerSamples
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
@@ -67,7 +67,7 @@ class NoiseRates(Exchange):
     """
 
     reports: ClassVar[tuple[type, ...]] = (Agreement,)
-    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
+    aid: ClassVar[tuple[type, ...]] = (ServerSamples,)
 
     prior: Literal["shared", "shift"]
     wrong: Wrong
@@ -91,7 +91,7 @@ class NoiseRates(Exchange):
         round = gathered.broadcast.round
         if not sent or (isinstance(self.rounds, list) and round + 1 not in self.rounds):
             return state
-        count = gathered.aid.one(Benchmark).confusion
+        count = gathered.aid.one(ServerSamples).confusion
         assert count is not None, "the evaluator counts"
         confusion = count(gathered.broadcast.params)
         clients, samples = list(sent), state.samples.clone()

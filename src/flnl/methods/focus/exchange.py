@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding
-from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered, ServerSamples
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Params, Payload
@@ -50,7 +50,7 @@ class Credibility(Exchange):
 
     reports: ClassVar[tuple[type, ...]] = (GlobalLoss,)
     knows: ClassVar[tuple[type, ...]] = (Credibilities,)
-    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
+    aid: ClassVar[tuple[type, ...]] = (ServerSamples,)
 
     alpha: Positive
 
@@ -67,7 +67,7 @@ class Credibility(Exchange):
 
     def gathered(self, state: CredibilityState, gathered: Gathered) -> CredibilityState:
         """E_k and C_k of this round's clients."""
-        score = gathered.aid.one(Benchmark).score
+        score = gathered.aid.one(ServerSamples).score
         found = {}
         for result in gathered.results:
             assert result.params is not None, "the models were asked for"

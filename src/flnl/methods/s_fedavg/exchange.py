@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding
-from flnl.core.messages import Benchmark, ClientState, Clock, Gathered
+from flnl.core.messages import ClientState, Clock, Gathered, ServerSamples
 from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
@@ -37,7 +37,7 @@ class ShapleyRelevance(Exchange):
     """
 
     knows: ClassVar[tuple[type, ...]] = (SelectionScores,)
-    aid: ClassVar[tuple[type, ...]] = (Benchmark,)
+    aid: ClassVar[tuple[type, ...]] = (ServerSamples,)
     keep: Share
     gain: NonNegative
     temperature: Positive
