@@ -13,7 +13,7 @@ from flnl.core.messages import Broadcast, ClientResult, ClientState, Combined, G
 from flnl.core.payload import Params, Payload
 from flnl.methods.fedes.contribution import OnBenchmark
 from flnl.methods.fedes.quality import quality_of_relevance
-from flnl.numerics.contribution import Drops, Relevance
+from flnl.parts.contribution import Drops, Relevance
 
 BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)
 

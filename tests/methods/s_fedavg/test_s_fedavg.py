@@ -18,7 +18,7 @@ from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.methods.s_fedavg.exchange import SelectionScores, ShapleyRelevance
 from flnl.methods.s_fedavg.sampler import ByRelevance
-from flnl.numerics.contribution import Relevance
+from flnl.parts.contribution import Relevance
 from tests.properties.runs import run
 from tests.registry import BY_NAME, TINY
 from tests.toys import ONE_STEP

@@ -18,9 +18,9 @@ from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Share
 from flnl.core.stored import stored
-from flnl.numerics.contribution import Drops, loss_drops
 from flnl.numerics.losses import sample_losses
 from flnl.numerics.scaling import quality
+from flnl.parts.contribution import Drops, loss_drops
 
 
 @stored("LocalDrop")

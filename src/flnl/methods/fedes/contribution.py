@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from flnl.core.messages import Gathered
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
-from flnl.numerics.contribution import Drops, Relevance, loss_drops, model_shapley
+from flnl.parts.contribution import Drops, Relevance, loss_drops, model_shapley
 
 RECORDS: Mapping[str, Callable[[int], Relevance | Drops]] = {"sfedavg_phi": Relevance.of, "fair_qhat": Drops.of}
 """The initial record for each indicator of quality that needs one."""

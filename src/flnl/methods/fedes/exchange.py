@@ -34,8 +34,8 @@ from flnl.methods.fedes.quality import (
     unsure_share,
 )
 from flnl.methods.fedes.selective_decay import ranks
-from flnl.numerics.contribution import Drops, Relevance
 from flnl.numerics.scaling import quality
+from flnl.parts.contribution import Drops, Relevance
 
 
 @stored("ClientQuality")

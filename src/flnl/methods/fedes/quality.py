@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.ranges import Positive, Share
-from flnl.numerics.contribution import selection_probabilities
 from flnl.numerics.mixture import two_gaussians
 from flnl.numerics.scaling import quality
+from flnl.parts.contribution import selection_probabilities
 
 Array = NDArray[np.float64]
 SignStatistic = Literal["mean", "gmm1d", "none"]

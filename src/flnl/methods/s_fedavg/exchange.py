@@ -15,8 +15,8 @@ from flnl.core.messages import ClientState, Clock, Gathered, ServerSamples
 from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
-from flnl.numerics.contribution import Relevance, model_shapley, selection_probabilities
 from flnl.numerics.scaling import quality
+from flnl.parts.contribution import Relevance, model_shapley, selection_probabilities
 
 
 @dataclass(frozen=True)

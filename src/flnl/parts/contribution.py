@@ -104,7 +104,7 @@ def loss_drops(gathered: Gathered) -> dict[int, float]:
 
 
 def selection_probabilities(phi: Collection[float] | Array, *, temperature: Positive) -> Array:
-    """S-FedAvg's probabilities ``softmax(φ / T)`` [N] of selecting a client, from relevances φ [N]."""
+    """Probabilities ``softmax(φ / T)`` [N] of selecting a client, from relevances φ [N] (S-FedAvg)."""
     scaled = np.asarray(phi, np.float64) / temperature
     odds = np.exp(scaled - scaled.max())
     return np.asarray(odds / odds.sum())
@@ -112,7 +112,7 @@ def selection_probabilities(phi: Collection[float] | Array, *, temperature: Posi
 
 @stored("Relevance")
 class Relevance:
-    """S-FedAvg's relevance φ, float64 [N]; initially 1/N."""
+    """The relevance φ of clients (S-FedAvg), float64 [N]; initially 1/N."""
 
     phi: Tensor
 
@@ -135,7 +135,7 @@ LEAST_WEIGHT = 1e-100
 
 @stored("Drops")
 class Drops:
-    """FAIR's record of the loss reduction by each client's training: discounted sums, float64 [N] each."""
+    """By how much each client's training has reduced the loss (FAIR): discounted sums, float64 [N] each."""
 
     total: Tensor  # Σ_r ρ^(t-r) q_r over the rounds r in which the client trained
     weight: Tensor  # Σ_r ρ^(t-r)

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from flnl.numerics.contribution import Drops, Relevance, selection_probabilities, shapley
+from flnl.parts.contribution import Drops, Relevance, selection_probabilities, shapley
 from tests.vectors.vectors import federated
 
 
