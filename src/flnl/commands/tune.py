@@ -25,7 +25,7 @@ from flnl.config.override_text import key_of
 from flnl.console.shell import divided, joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.instruments.tune.runs import Runs
+from flnl.instruments.tune.runs import Known, Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.shown import markdown, show, show_reported
 from flnl.instruments.tune.space import Space, optuna_search
@@ -113,7 +113,8 @@ def parser() -> Parser:
         choices=("none", "chosen", "traced"),
         default="none",
         help="with --add, leave out what FILE has already: a choice from the same grid, with the results of --report "
-        "(chosen), or such a choice and the trace of each of its runs (traced). By default nothing is left out",
+        "(chosen), or such a choice and the trace of each of its runs (traced); of another grid, the runs FILE has "
+        "with a trace. By default nothing is left out",
     )
     options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
     add_config_dir(options)
@@ -162,7 +163,6 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
             check_output(f"{name} {file}", file)  # before anything runs
     refuse_keys([*space.fixed, *(axis.key for axis in space.axes)])
     own, command = search_path(options.config_dir), typed or ["flnl", "tune", *arguments]
-    runs = Runs(options.seeds, options.measure, launching, command, own=own)
     parts = space.split(options.each)
     each, part = parts[0]
     question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
@@ -172,6 +172,8 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         _write_markdown(kept, options)
         print_line(f"{options.out} has all of it")
         return
+    known = {} if kept is None or options.skip == "none" else Known.of(kept)
+    runs = Runs(options.seeds, options.measure, launching, command, own=own, known=known)
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]

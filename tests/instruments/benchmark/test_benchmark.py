@@ -150,7 +150,7 @@ def enter(
     name: str,
     of: Mapping[str, float],
     costs: Mapping[str, float] = MappingProxyType({}),
-    tried: Sequence[Mapping[str, str]] = ({"train.lr": "1"},),
+    tried: Sequence[Mapping[str, str]] = ({"train.lr": "1"}, {"train.lr": "0.1"}),
     own: Sequence[str] = (),
     method: str | None = None,
 ) -> None:
@@ -536,6 +536,12 @@ def test_a_method_that_needs_clean_samples_is_given_them(tmp_path: Path, monkeyp
     monkeypatch.setattr("flnl.commands.tune.tune", lambda words, typed: asked.append(words))
     command(["run", "method=focus,fedavg", "--tasks", "digits_writers", "--results", str(tmp_path)])
     assert [[word for word in words if word.startswith("eval.")] for words in asked] == [["eval.benchmark=0.2"], []]
+
+
+def test_a_study_with_fewer_rates_than_the_version_has_is_no_result_yet(results: Path) -> None:
+    """So that a version with a larger grid may begin with the files of an earlier one."""
+    enter(results, "begun", {"benchmark/one": 0.9}, tried=[{"train.lr": "1"}])
+    assert "begun" not in [one.name for one in entries.entries(RULES, results)]
 
 
 def test_no_entry_has_another_share_of_clean_samples(results: Path) -> None:

@@ -203,6 +203,24 @@ def test_what_a_file_has_is_left_out_if_asked(
     assert not known.has({"method": "fedcorr"}, rates, [], traced=False)
 
 
+def test_a_grid_may_grow_without_the_runs_that_a_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of trials and of the choice, wherever their folders are."""
+    monkeypatch.chdir(tmp_path)
+    words = ["method=fedavg", *TINY[1:], "--each", "method", "--seeds", "7,8", "--report", "1", "--measure", "last"]
+    end = ["--add", "--skip", "chosen", "--", "hydra/launcher=basic"]
+    tune.tune([*words, "train.lr=0.1,0.2", *end])
+    (first,) = Tuned.load(file := tmp_path / "tuned.json").studies
+    shutil.rmtree("multirun")
+    tune.tune([*words, "train.lr=0.2,1e-9,0.1", *end])
+    (grown,) = Tuned.load(file).studies
+    by_rate = {trial.values["train.lr"]: trial for trial in grown.trials}
+    assert [by_rate[trial.values["train.lr"]] for trial in first.trials] == [*first.trials]
+    assert grown.chosen == first.chosen
+    assert grown.reported == first.reported
+    made = [json.loads(path.read_text())["config"]["train"]["lr"] for path in Path("multirun").rglob("result.json")]
+    assert made == [1e-9, 1e-9]
+
+
 def test_skipping_needs_a_file_to_add_to_and_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="add --add"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -205,4 +205,12 @@ def entries(benchmark: Benchmark, results: Path = RESULTS) -> Iterator[Entry]:
         fair &= given <= {str(benchmark.clean_share)}
         if tuned.measure != "validation" or tuple(tuned.seeds) != benchmark.tuning_seeds or not fair:
             raise UserError(f"{file} was not made by the rules of version {benchmark.version}")
-        yield Entry(file.parent.name, file.parent, tuned)
+        if whole := [study for study in tuned.studies if _whole(study, benchmark)]:
+            yield Entry(file.parent.name, file.parent, replace(tuned, studies=whole))
+
+
+def _whole(study: Study, benchmark: Benchmark) -> bool:
+    """Whether all rates were tried, or more than the rate was searched: others are of a version with another grid."""
+    tried = [trial.values for trial in study.trials]
+    searched = any({*values} != {benchmark.rate} for values in tried)
+    return searched or {values[benchmark.rate] for values in tried} == {*benchmark.rates}

@@ -19,13 +19,41 @@ from flnl.instruments.tune.scores import HELD_OUT, ON_TEST_SET, RESULT, VALIDATI
 from flnl.instruments.tune.space import Space
 from flnl.record.run import TUNING, RunRecord
 from flnl.record.trace import Trace
-from flnl.record.tuned import Reported, Study, Trial, Values, overrides_of
+from flnl.record.tuned import Reported, Study, Trial, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun
 from flnl.sweep.moved import Moved
 
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 """Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A finished run that a file of ``flnl tune`` has."""
+
+    folder: str
+    scores: Mapping[str, float]  # by measure
+    trace: Trace
+
+    @classmethod
+    def of(cls, tuned: Tuned) -> dict[frozenset[str], Known]:
+        """The runs with a score and a trace, by their overrides."""
+        found = {}
+        for study in tuned.studies:
+            for trial in study.trials:
+                for seed, trace in trial.traces.items():
+                    if (value := trial.scores[seed]) is not None:
+                        run = _overrides(study.fixed, trial.values, seed)
+                        found[frozenset(run)] = cls(trial.runs[seed], {tuned.measure: value}, trace)
+            if study.reported is None or study.chosen is None:
+                continue
+            for seed, trace in study.reported.traces.items():
+                by_measure = {name: by_seed.get(seed) for name, by_seed in study.reported.scores.items()}
+                scores = {name: value for name, value in by_measure.items() if value is not None}
+                run = _overrides(final(study.fixed, tuned.measure), study.chosen.values, seed)
+                found[frozenset(run)] = cls(study.reported.runs[seed], scores, trace)
+        return found
 
 
 @dataclass(frozen=True)
@@ -38,6 +66,7 @@ class Runs:
     command: Sequence[str]  # the words that go on if it is stopped
     root: Path = TUNING
     own: Sequence[str] = ()  # what adds folders of the user's to the search path
+    known: Mapping[frozenset[str], Known] = field(default_factory=dict)  # runs that need no folder, by overrides
     _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
@@ -104,13 +133,12 @@ class Runs:
         self._complete(wanted, self.measure)
 
     def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
-        folders = {seed: self.root / run.folder for seed, run in runs.items()}
-        scores = {one: {seed: score(folder, one) for seed, folder in folders.items()} for one in ON_TEST_SET}
-        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
+        scores = {one: {seed: self._score(run, one) for seed, run in runs.items()} for one in ON_TEST_SET}
+        return Reported(scores, self._folders(runs), self._traces(runs))
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
-        missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
-        self._check_data([run for run in wanted if run.folder not in missing])
+        missing = {run.folder: run for run in wanted if self._score(run, measure) is None}
+        self._check_data([run for run in wanted if run.folder not in missing and self._known(run) is None])
         if not listed.launch(list(missing.values()), self.root, self.launching, self.command):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
         self._checked.update(run.folder for run in wanted)
@@ -136,12 +164,33 @@ class Runs:
             )
 
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
-        folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}
-        scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
-        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
+        runs = {seed: self._run(fixed, values, seed) for seed in seeds}
+        scores = {seed: self._score(run, self.measure) for seed, run in runs.items()}
+        return Trial(values, scores, self._folders(runs), self._traces(runs))
+
+    def _known(self, run: ListedRun) -> Known | None:
+        return self.known.get(frozenset(run.overrides).difference(QUIET, self.own))
+
+    def _score(self, run: ListedRun, measure: str) -> float | None:
+        known = self._known(run)
+        return score(self.root / run.folder, measure) if known is None else known.scores.get(measure)
+
+    def _folders(self, runs: Mapping[int, ListedRun]) -> dict[int, str]:
+        found = {seed: self._known(run) for seed, run in runs.items()}
+        return {seed: known.folder if (known := found[seed]) else str(self.root / runs[seed].folder) for seed in runs}
+
+    def _traces(self, runs: Mapping[int, ListedRun]) -> dict[int, Trace]:
+        """The traces of finished runs, by seed."""
+        found = {}
+        for seed, run in runs.items():
+            if (known := self._known(run)) is not None:
+                found[seed] = known.trace
+            elif (record := RunRecord.read(self.root / run.folder)) is not None and record.finished:
+                found[seed] = Trace.of(record)
+        return found
 
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
-        overrides = (*fixed, *overrides_of(values), f"seed={seed}")
+        overrides = _overrides(fixed, values, seed)
         all_of_them = (*self.own, *overrides)
         key, placed = _keys(all_of_them)
         folder = self._moved.folder(placed[:16], key, all_of_them)
@@ -153,10 +202,9 @@ def final(overrides: Sequence[str], measure: str) -> list[str]:
     return without(overrides, HELD_OUT) if measure == VALIDATION else list(overrides)
 
 
-def _traces(folders: Mapping[int, Path]) -> dict[int, Trace]:
-    """The traces of the finished runs among those in ``folders``, by seed."""
-    records = {seed: RunRecord.read(folder) for seed, folder in folders.items()}
-    return {seed: Trace.of(one) for seed, one in records.items() if one is not None and one.finished}
+def _overrides(fixed: Sequence[str], values: Values, seed: int) -> tuple[str, ...]:
+    """Those of a run."""
+    return (*fixed, *overrides_of(values), f"seed={seed}")
 
 
 def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:
