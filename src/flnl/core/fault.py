@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flnl.core.payload import Params
 
 CLIENTS, UPDATES = "faulty clients", "faulty updates"
-"""What is drawn for: who is faulty, once; what they send, in each round."""
+"""Purposes of draws: which clients are faulty, once a run, and what they send, in each round."""
 
 
 @dataclass(frozen=True)

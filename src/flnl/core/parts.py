@@ -243,7 +243,7 @@ class ClientSampler(Part, ABC):
     """Classes of its ``jobs``; dataclasses that are ``stored``, with a number or a payload as their outcome."""
 
     def jobs(self) -> tuple[ClientJob[Any], ...]:
-        """The very jobs that it asks clients, with its settings: a site does no other."""
+        """The exact jobs, with their settings, that it may ask of clients; a site refuses any other."""
         return ()
 
     @property
@@ -327,7 +327,7 @@ class Exchange(Part):
         return ()
 
     def mirrors(self, result: ClientResult) -> Payload:
-        """What of a client's result ``relay`` needs, where the server does not have what the client keeps.
+        """What the server keeps of a real client's result for ``relay``, since it does not have the client's state.
 
         A real client's ``state`` is not in ``result``; the values are types of ``keeps``.
         """

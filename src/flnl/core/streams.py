@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 class Draws(Protocol):
-    """What of a generator draws that privacy rests on use: numpy's has it, and so has ``SecretStream``."""
+    """The methods of a generator that draws for privacy may use: NumPy's ``Generator`` and ``SecretStream`` have them."""
 
     def random(self, size: int, /) -> NDArray[np.float64]:
         """Uniform numbers in [0, 1), float64 [size]."""
@@ -47,7 +47,7 @@ OF_FEDERATION = frozenset(
         *("noise", "noise.rate", "noise.matrix", "noise.projection"),
     }
 )
-"""What is drawn for before the first round."""
+"""Purposes of the draws before the first round; no part may draw for them."""
 
 _PART = "part: "
 

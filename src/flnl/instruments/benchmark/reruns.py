@@ -90,6 +90,7 @@ class Reruns:
                 row = _ROW.validate_python(parse_json(line))
             except ValueError as error:
                 raise UserError(f"{file}, line {place}, is damaged ({str(error).splitlines()[0]}): delete it") from None
+            rows.pop((row.run, row.program), None)  # it is the last one now
             rows[row.run, row.program] = row
         return cls([*rows.values()])
 
