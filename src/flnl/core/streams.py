@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 class Draws(Protocol):
-    """The methods of a generator that draws for privacy may use: NumPy's ``Generator`` and ``SecretStream`` have them."""
+    """The methods that draws for privacy use, of NumPy's ``Generator`` and of ``SecretStream``."""
 
     def random(self, size: int, /) -> NDArray[np.float64]:
         """Uniform numbers in [0, 1), float64 [size]."""
