@@ -595,7 +595,7 @@ def test_reruns_that_are_damaged_are_refused_by_their_line(tmp_path: Path) -> No
     first, other = timed("here", fedavg=1)
     for row in (first, other, replace(first, cpu_time_s=2)):
         Reruns.add(tmp_path, row)
-    assert [row.cpu_time_s for row in Reruns.load(tmp_path).values] == [2, 1], "in place of the same run's"
+    assert [row.cpu_time_s for row in Reruns.load(tmp_path).values] == [1, 2], "the same run's is replaced, and is the last"
     file = tmp_path / reruns.FILE
     whole = file.read_text()
     file.write_text(whole.rstrip())
