@@ -129,10 +129,10 @@ class Page:
     @property
     def failed(self) -> list[str]:
         """Runs with less than half of the median of FedAvg's seeds in the task, in words."""
-        found = []
+        fedavg, found = self.scores.get(FEDAVG, {}), []
         for name in (entry.name for entry in self.entries if entry.withdrawn is None):
             for task, score in self.scores[name].items():
-                half = median(base.accuracy.values()) / 2 if (base := self.scores[FEDAVG].get(task)) else 0.0
+                half = median(base.accuracy.values()) / 2 if (base := fedavg.get(task)) else 0.0
                 low = {seed: value for seed, value in score.accuracy.items() if value < half}
                 if low:
                     seeds = f"seed{'s' if len(low) > 1 else ''} {', '.join(map(str, low))}"
