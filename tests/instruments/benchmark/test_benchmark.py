@@ -540,9 +540,8 @@ def test_a_method_that_needs_clean_samples_is_given_them(tmp_path: Path, monkeyp
 
 def test_a_page_needs_no_entry_of_fedavg(tmp_path: Path) -> None:
     enter(tmp_path, "mine", {"benchmark/one": 0.9, "benchmark/calm": 0.9})
-    assert (
-        "| mine | 1.0 (1.0 to 1.0) | 1 |" in Page(RULES, [*entries.entries(RULES, tmp_path)], tmp_path / "t").markdown()
-    )
+    page = Page(RULES, [*entries.entries(RULES, tmp_path)], tmp_path / "t")
+    assert "| mine | 1.0 (1.0 to 1.0) | 1 |" in page.markdown()
 
 
 def test_a_study_with_fewer_rates_than_the_version_has_is_no_result_yet(results: Path) -> None:
@@ -602,9 +601,7 @@ def test_reruns_that_are_damaged_are_refused_by_their_line(tmp_path: Path) -> No
     first, other = timed("here", fedavg=1)
     for row in (first, other, replace(first, cpu_time_s=2)):
         Reruns.add(tmp_path, row)
-    assert [row.cpu_time_s for row in Reruns.load(tmp_path).values] == [1, 2], (
-        "the same run's is replaced, and is the last"
-    )
+    assert [row.cpu_time_s for row in Reruns.load(tmp_path).values] == [1, 2], "the same run's is now the last"
     file = tmp_path / reruns.FILE
     whole = file.read_text()
     file.write_text(whole.rstrip())

@@ -77,7 +77,7 @@ class Reruns:
         Raises:
             UserError: if the file is damaged.
         """
-        file, rows = folder / FILE, {}
+        file, rows = folder / FILE, dict[tuple[Run, Program], Rerun]()
         try:
             refuse_special(file)
             lines = file.read_bytes().splitlines()
