@@ -155,8 +155,8 @@ class Session:
         return self.state.round >= self.rounds
 
     def ends_stage(self, result: RoundResult) -> bool:
-        """Whether the round, of which this is the result, was the last one of its stage."""
-        return self.over or self.method.at(self.state.round, len(self.federation.with_data))[0].name != result.stage
+        """Whether the round, of which this is the result, was the last one of its stage, and another stage follows."""
+        return self.method.at(self.state.round, len(self.federation.with_data))[0].name != result.stage
 
     def demand_training(self) -> None:
         """Check, at the end of a stage, that the run has trained at all.

@@ -97,12 +97,12 @@ def train(
                     for result in run.results() if stop.number is None else ():
                         run.log(result)
                         bar.round(result)
-                        if run.ends_stage(result):
-                            run.demand_training()
                         leave = run.enough or stop.number is not None
                         run.keep(now=leave)
                         if leave:
                             break
+                        if run.ends_stage(result):
+                            run.demand_training()
                 status: Status
                 status = "finished" if run.over else "stopped" if run.enough else "interrupted"
                 if status == "finished":

@@ -120,7 +120,7 @@ class Entry:
 
     def searched(self, benchmark: Benchmark) -> bool:
         """Whether more than the rate was chosen, by ruleset B."""
-        return any({*trial.values} != {benchmark.rate} for study in self.tuned.studies for trial in study.trials)
+        return any(_searched(study, benchmark) for study in self.tuned.studies)
 
     @property
     def traces(self) -> list[Trace]:
@@ -211,6 +211,9 @@ def entries(benchmark: Benchmark, results: Path = RESULTS) -> Iterator[Entry]:
 
 def _whole(study: Study, benchmark: Benchmark) -> bool:
     """Whether all rates were tried, or more than the rate was searched: others are of a version with another grid."""
-    tried = [trial.values for trial in study.trials]
-    searched = any({*values} != {benchmark.rate} for values in tried)
-    return searched or {values[benchmark.rate] for values in tried} == {*benchmark.rates}
+    return _searched(study, benchmark) or {t.values[benchmark.rate] for t in study.trials} == {*benchmark.rates}
+
+
+def _searched(study: Study, benchmark: Benchmark) -> bool:
+    """Whether more than the rate was chosen in it."""
+    return any({*trial.values} != {benchmark.rate} for trial in study.trials)

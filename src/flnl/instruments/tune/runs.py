@@ -176,8 +176,10 @@ class Runs:
         return score(self.root / run.folder, measure) if known is None else known.scores.get(measure)
 
     def _folders(self, runs: Mapping[int, ListedRun]) -> dict[int, str]:
-        found = {seed: self._known(run) for seed, run in runs.items()}
-        return {seed: known.folder if (known := found[seed]) else str(self.root / runs[seed].folder) for seed in runs}
+        return {
+            seed: str(self.root / run.folder) if (known := self._known(run)) is None else known.folder
+            for seed, run in runs.items()
+        }
 
     def _traces(self, runs: Mapping[int, ListedRun]) -> dict[int, Trace]:
         """The traces of finished runs, by seed."""
