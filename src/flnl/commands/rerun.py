@@ -2,7 +2,7 @@
 
     flnl rerun RUN_DIR [output=FOLDER] [dataset.root=FOLDER] [executor=sequential] ...
 
-Exit codes: 0, all bits agree; 1, some do not, or the run failed; 2, it cannot be repeated.
+Exit codes: 0, all bits agree; 1, some do not, or are gone from the folder, or the run failed; 2, it cannot be repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def parser() -> Parser:
         description="Repeat a finished run from its folder, and say whether the bits agree: of the model's parameters, "
         "of all metrics, of labels.csv. If not, say since which round, and what differs in versions, threads, device "
         "and machine.",
-        epilog="Exit codes: 0, the bits agree; 1, they do not, or the run failed; 2, it cannot be repeated. "
+        epilog="Exit codes: 0, the bits agree; 1, they do not, or some are gone, or the run failed; 2, it cannot "
+        "be repeated. "
         "docs/running.md has more.",
     )
     arguments.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
@@ -53,7 +54,7 @@ def rerun(arguments: Sequence[str]) -> int:
         Interrupted: after a signal.
     """
     request = parser().parse_intermixed_args(arguments)
-    from flnl.instruments.rerun.recorded_run import configuration, demand_data, finished_run
+    from flnl.instruments.rerun.recorded_run import configuration, demand_another_folder, demand_data, finished_run
 
     run = finished_run(request.run.expanduser())
     if isinstance(threads := run.config.get("threads"), int):
@@ -61,6 +62,7 @@ def rerun(arguments: Sequence[str]) -> int:
     if run.config.get("reproducible") is True and "reproducible=false" not in request.overrides:
         pin()
     cfg = configuration(run, request.overrides, request.config_dir, request.trust)
+    demand_another_folder(run, cfg)
     from flnl.instruments.rerun.comparison import compared, surroundings
     from flnl.record.run import RunRecord
     from flnl.run.train import train
@@ -78,11 +80,14 @@ def rerun(arguments: Sequence[str]) -> int:
     changed = surroundings(run, again)
     for line in changed:
         print_line(f"note: {line}")
-    agree = all(part.agree is not False for part in parts)
+    agree, gone = all(part.agree is not False for part in parts), [part.name for part in parts if part.gone]
     if not agree and not changed:
         print_line("note: nothing that the record tells of the surroundings differs")
-    print_line(f"the bits of {run.folder} and {outcome.folder} {'agree' if agree else 'do not agree'}")
-    return 0 if agree else 1
+    if agree and gone:
+        print_line(f"note: no longer in {run.folder}, so that nobody knows whether they agree: {', '.join(gone)}")
+    verdict = "do not agree" if not agree else "agree as far as they are there" if gone else "agree"
+    print_line(f"the bits of {run.folder} and {outcome.folder} {verdict}")
+    return 0 if agree and not gone else 1
 
 
 main = guard.entry("rerun", rerun)

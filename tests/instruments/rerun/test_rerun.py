@@ -201,6 +201,34 @@ def test_a_run_with_faulty_and_shifted_clients_is_repeated(command: Command, tmp
     assert command("rerun", here, f"output={tmp_path / 'again'}").code == 0
 
 
+def test_what_is_gone_from_the_run_is_no_agreement(command: Command, theirs: Path) -> None:
+    """Only what neither of both has left need not be compared."""
+    shutil.rmtree(theirs / "checkpoints")
+    for name in ("model.pt", "metrics.jsonl", "labels.csv"):
+        (theirs / name).unlink()
+    said = command("rerun", theirs, "output=again")
+    assert said.code == 1, said.err
+    assert (
+        f"note: no longer in {theirs}, so that nobody knows whether they agree: parameters, metrics.jsonl" in said.out
+    )
+    assert said.out.endswith(" agree as far as they are there\n")
+
+
+@pytest.mark.parametrize("words", [["resume=true"], ["output={run}", "resume=true"], ["resume={run}"]], ids=" ".join)
+def test_a_run_is_not_compared_with_itself(words: list[str], command: Command, made: Path) -> None:
+    """By its key, ``resume=true`` finds the run that is to be repeated."""
+    said = command("rerun", made, f"output_root={made.parent}", *(word.format(run=made) for word in words))
+    assert (said.code, said.out) == (2, ""), said.err
+    assert "FOLDER" in said.err
+
+
+def test_an_interrupted_repetition_goes_on(command: Command, made: Path) -> None:
+    """As the command says that it prints; the folder of a repetition is another one than the run's."""
+    run([*FEDAVG, "max_rounds=1"], Path("again"))
+    assert command("rerun", made, "resume=again").code == 0
+    assert command("rerun", made, "output=again", "resume=true").code == 0, "finished earlier"
+
+
 def test_without_products_the_last_checkpoint_counts(command: Command, tmp_path: Path) -> None:
     made = run([*FEDAVG, "products=false"], tmp_path / "run")
     said = command("rerun", made.folder, "output=again")
@@ -220,6 +248,7 @@ def test_without_products_the_last_checkpoint_counts(command: Command, tmp_path:
         (["dataset.root=x"], "dataset.root=x: the run of "),
         (["threads=0"], "threads=0: must be greater than or equal to 1"),
         (["threads=1,2"], "threads=1,2: "),
+        (["another"], "'another' is no override: write key=value"),
         (["--what"], "unrecognized arguments: --what"),
     ],
 )

@@ -31,8 +31,9 @@ class Part:
     """A part of what a run has left, compared."""
 
     name: str
-    agree: bool | None  # None if the run did not leave it
+    agree: bool | None  # None if the run or its repetition does not have it
     detail: str = ""
+    gone: bool = False  # the repetition has it, so that the run must have left it
 
     @property
     def verdict(self) -> str:
@@ -74,7 +75,8 @@ def _checked(name: str, compare: Any) -> Part:
         return Part(name, False, str(error))
 
 
-Compared = tuple[bool | None, str]
+Compared = tuple[bool | None, str] | tuple[None, str, bool]
+"""Whether a part agrees, a detail, and whether it is gone from the run's folder."""
 
 
 def _parameters(before: Path, after: Path) -> Compared:
@@ -82,7 +84,7 @@ def _parameters(before: Path, after: Path) -> Compared:
         return _tensors(ModelFile.load(before).weights, ModelFile.load(after).weights, model_file.NAME)
     found = [checkpoint.newest(folder / "checkpoints") for folder in (before, after)]
     if found[0] is None or found[1] is None:
-        return None, f"there is no {model_file.NAME} and no checkpoint to compare"
+        return None, f"there is no {model_file.NAME} and no checkpoint to compare", found[0] is None
     then, now = (dict(one.state.server.params) for one in found if one is not None)
     return _tensors(then, now, "the last checkpoint")
 
@@ -107,7 +109,8 @@ def _lines(name: str, then: RunRecord, now: RunRecord) -> Compared:
     if not then.file(name).exists():
         known = Checksums.read(then.lines.get(name) if isinstance(then.lines, Mapping) else None)
         none = known is not None and known.lines == 0
-        return (True, "none") if none and not now.file(name).exists() else (None, "the run's is not there")
+        there = now.file(name).exists()
+        return (True, "none") if none and not there else (None, "the run's is not there", there)
     rows, again = then.rows(name), now.rows(name)
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
@@ -130,7 +133,8 @@ def _short(value: object) -> str:
 def _labels(record: RunRecord, again: RunRecord) -> Compared:
     file, other = record.file(label_table.NAME), again.file(label_table.NAME)
     if not file.exists() or not other.exists():
-        return None, f"there is no {file if not file.exists() else other}"
+        missing = [one for one in (file, other) if not one.exists()]
+        return None, f"there is no {missing[0]}", missing == [file]
     record.check_file(file)
     then, now = file.read_bytes().splitlines(), other.read_bytes().splitlines()
     different = [i for i, (one, two) in enumerate(zip(then, now, strict=False), 1) if one != two]

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
-from flnl.config.explain import no_such_key
+from flnl.config.explain import explain, no_such_key
 from flnl.config.given import noise_rate
 from flnl.config.identity import FORMAT, PLACES, identity
 from flnl.config.override_text import dotted, group_of
@@ -114,6 +115,22 @@ def _refer_to_noise_rate(run: RunRecord, cfg: DictConfig) -> None:
                 OmegaConf.update(cfg, key, "${noise_rate:}")
 
 
+def demand_another_folder(run: RunRecord, cfg: DictConfig) -> None:
+    """Check that a run is not to be compared with itself.
+
+    Raises:
+        UserError: if its repetition would go on in its own folder, or in one that ``resume=true`` finds by its key.
+    """
+    named = cfg.output or (cfg.resume if isinstance(cfg.resume, str) else None)
+    if cfg.resume and named is None:
+        raise UserError(
+            f"resume={str(cfg.resume).lower()} finds the run itself; name the folder of the repetition that was "
+            "interrupted: resume=FOLDER"
+        )
+    if named is not None and Path(named).expanduser().resolve() == run.file("").resolve():
+        raise UserError(f"{named} is the folder of the run itself; its repetition needs another one: output=FOLDER")
+
+
 def demand_data(run: RunRecord, cfg: DictConfig) -> None:
     """Check that the data are the run's, before hours are spent on others.
 
@@ -131,7 +148,10 @@ def _set(cfg: DictConfig, word: str) -> None:
     Raises:
         UserError: if it chooses a file or a key that is not there.
     """
-    override = OverridesParser.create().parse_override(word)
+    try:
+        (override,) = OverridesParser.create().parse_overrides([word])
+    except HydraException as error:
+        raise UserError(explain(error, [word])) from None
     key = override.key_or_group
     if group_of(word) or override.is_add() or override.is_delete() or override.is_sweep_override():
         raise UserError(f"{word}: what a run is cannot be changed; executor=, logger= and values of how it runs can")
