@@ -24,6 +24,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -42,9 +43,10 @@ from flnl.console.terminal import print_line
 from flnl.console.words import counted
 from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries
-from flnl.instruments.benchmark.definition import TIERS, Benchmark
+from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, CLEAN, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
 from flnl.instruments.benchmark.reruns import Program, Rerun, Reruns
+from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.space import Space
 from flnl.record.run import RunRecord
 from flnl.record.trace import Trace
@@ -173,14 +175,14 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
     Raises:
         UserError: if the command does not say which, or a run fails.
     """
-    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    tasks = _tasks(version, options)
     wanted = []
     for name, overrides, ceiling in _asked(version, options):
         folder = entries.folder_of(version, name, options.results)
         experiments = [*dict.fromkeys(t.ceiling if ceiling else t.override for t in tasks if not (ceiling and t.clean))]
         if not experiments:
             raise UserError(f"{name}: right labels of a clean task are those of {FEDAVG}; name noisy tasks")
-        check_same(folder, name, overrides)
+        check_same(folder, name, overrides, options.trials, search_path(options.config_dir))
         wanted.append((folder, name, overrides, experiments))
     search = ["--margin", str(version.margin), "--skip", "chosen"]
     if options.trials is not None:
@@ -225,26 +227,38 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
             )
         except UserError as error:  # the next entry may be whole
             failed.append(f"{name}: {error}")
-            print_line(failed[-1], to=sys.stderr)
+            if len(wanted) > 1:
+                print_line(failed[-1], to=sys.stderr)
+            with suppress(OSError):
+                folder.rmdir()  # if nothing is in it
     if failed:
         raise UserError(f"not whole: {'; '.join(failed)}")
+
+
+def _tasks(version: Benchmark, options: Namespace) -> list[Task]:
+    """Those that the command is about.
+
+    Raises:
+        UserError: if there is none.
+    """
+    return version.chosen(() if options.tasks is None else options.tasks.split(","), options.tier)
 
 
 def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str], bool]]:
     """What is entered: name, overrides, and whether it is the ceiling."""
     overrides = list(options.overrides)
-    if overrides == [CEILING]:
-        if options.name is not None or options.trials is not None:
-            raise UserError(f"flnl benchmark run {CEILING} takes no --name and no --trials")
+    if CEILING in overrides:
+        if len(overrides) > 1 or options.name is not None or options.trials is not None:
+            raise UserError(f"flnl benchmark run {CEILING} takes no override, no --name and no --trials: it is FedAvg")
         return [(CEILING, [f"method={FEDAVG}"], True)]
     chosen = [one for one in overrides if key_of(one) == "method"]
     if len(chosen) != 1:
         raise UserError("flnl benchmark run needs a method: flnl benchmark run method=fedcorr")
     for one in overrides:
-        if key_of(one) in EQUAL or re.split(r"[./]", key_of(one))[0] not in OWN:
-            raise UserError(
-                f"{one}: {key_of(one)} is the benchmark's, equal for all entries; set what is the method's own"
-            )
+        key = key_of(one)
+        for_a_stage = one.startswith("+") and key.endswith(tuple(f".{equal}" for equal in EQUAL))
+        if key in EQUAL or for_a_stage or re.split(r"[./]", key)[0] not in OWN:
+            raise UserError(f"{one}: {key} is the benchmark's, equal for all entries; set what is the method's own")
     methods = value_of(chosen[0]).split(",")
     others = [one for one in overrides if one is not chosen[0]]
     if options.name is not None and len(methods) > 1:
@@ -256,22 +270,48 @@ def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str],
     ):
         raise UserError(f"--name {options.name} is that of another entry: give a name of its own")
     _check_search(version, options.trials, others)
-    return [(options.name or method, [f"method={method}", *others], False) for method in methods]
+    names = methods if options.name is None else [options.name]
+    return [(name, [f"method={method}", *others], False) for name, method in zip(names, methods, strict=True)]
 
 
-def check_same(folder: Path, name: str, overrides: Sequence[str]) -> None:
-    """Whether the entry in a folder, if there is one, is of the same method with the same keys of its own.
+def check_same(
+    folder: Path, name: str, overrides: Sequence[str], trials: int | None = None, own: Sequence[str] = ()
+) -> None:
+    """Check that the entry in a folder, if there is one, is of the same method with the same keys and the same search.
+
+    Args:
+        folder: the entry's.
+        name: the entry's.
+        overrides: the method and what is set or searched.
+        trials: of the search; None of ruleset A.
+        own: what adds folders of the user's to the search path.
 
     Raises:
-        UserError: if it is not.
+        UserError: if it is not, or if the files that the method is composed of have changed since.
     """
     if not (folder / SCORES).exists():
         return
     entry = Entry(name, folder, Tuned.load(folder / SCORES))
-    searched = {key for trial in entry.tuned.studies[0].trials for key in trial.values}
-    there = [f"method={entry.method}", *entry.own]
-    if {*there} != {one for one in overrides if key_of(one) not in searched}:
-        raise UserError(f"{name} is the entry of {' '.join(there)}: give this one a --name of its own")
+    words, searched_in = _typed(entry)
+    there = [f"method={entry.method}", *words]
+    if ({*there}, searched_in) != ({*overrides}, trials):
+        of = " ".join([*there, *(() if searched_in is None else ("--trials", str(searched_in)))])
+        raise UserError(f"{name} is the entry of {of}: give this one a --name of its own")
+    runs = Runs(entry.tuned.seeds, entry.tuned.measure, (), (), own=own)
+    if (study := next((one for one in entry.tuned.studies if not runs.current(one)), None)) is not None:
+        raise UserError(
+            f"{name} has scores in {study.each['experiment']} of another configuration of {entry.method}, or of other "
+            f"data, than today's: give this one a --name of its own, or remove {folder}"
+        )
+
+
+def _typed(entry: Entry) -> tuple[Sequence[str], int | None]:
+    """What an entry's command sets and searches, but for the method, and in how many trials; None of ruleset A."""
+    command = entry.tuned.command
+    if [*command[:2]] != ["flnl", "benchmark"]:
+        return entry.own, None
+    options = parser().parse_intermixed_args(divided(command[2:])[0])
+    return [one for one in options.overrides if one != CEILING and key_of(one) != "method"], options.trials
 
 
 def _composed(overrides: Sequence[str]) -> DictConfig | None:
@@ -333,10 +373,10 @@ def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> 
     folder = options.results / version.version
     if options.keep:
         check_folder(f"--results {options.results}", folder)
-    tasks = version.chosen(options.tasks.split(",") if options.tasks else (), options.tier)
+    tasks = _tasks(version, options)
     chosen = _chosen(claims(version, [*entries.entries(version, options.results)], tasks), version, options)
     if not chosen:
-        raise UserError(f"{folder} has no run of {options.name or 'an entry'} in these tasks")
+        raise UserError(f"{folder} has no run of {'an entry' if options.name is None else options.name} in these tasks")
     pin()  # before torch is first imported
     same, failed = True, []
     kept, here = (Reruns.load(folder), _program()) if options.keep else (Reruns(), (None, None))
@@ -363,7 +403,7 @@ def _chosen(those: Sequence[Claim], version: Benchmark, options: Namespace) -> l
     """What is made again: the first seed of each, with FedAvg's if times are kept, or the one that is drawn."""
     named = [claim for claim in those if options.name in (None, claim.entry)]
     if not options.each:
-        return [drawn(named, options.draw or date.today().isoformat())] if named else []
+        return [drawn(named, date.today().isoformat() if options.draw is None else options.draw)] if named else []
     tasks = {claim.task for claim in named}
     base = [claim for claim in those if claim.entry == FEDAVG and claim.task in tasks and options.keep]
     first = [claim for claim in (*base, *named) if claim.seed == version.seeds[0]]

@@ -29,7 +29,7 @@ from flnl.instruments.tune.runs import Known, Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.shown import markdown, show, show_reported
 from flnl.instruments.tune.space import Space, optuna_search
-from flnl.record.tuned import Compared, Question, Study, Trial, Tuned, Values
+from flnl.record.tuned import Compared, Question, Study, Trial, Tuned, Values, overrides_of
 from flnl.storage.output_file import check_output, save_output
 from flnl.sweep import listed
 from flnl.sweep.keys import refuse_keys
@@ -166,14 +166,17 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     parts = space.split(options.each)
     each, part = parts[0]
     question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
-    kept = _kept(options.out, question) if options.add else None  # before anything runs
+    runs = Runs(options.seeds, options.measure, launching, command, own=own)
+    there = _before(question, options, command)  # before anything runs
+    stale = _stale([] if there is None else there.studies, [each for each, _ in parts], runs, options.out)
+    kept = _without(there, stale) if options.add else None
     parts = _without_known(parts, kept, options)
     if kept is not None and not parts:
         _write_markdown(kept, options)
         print_line(f"{options.out} has all of it")
         return
-    known = {} if kept is None or options.skip == "none" else Known.of(kept)
-    runs = Runs(options.seeds, options.measure, launching, command, own=own, known=known)
+    if kept is not None and options.skip != "none":
+        runs = replace(runs, known=Known.of(kept))
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
@@ -183,11 +186,11 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         raise UserError(
             f"nothing could be chosen: every combination has a run that failed; {options.out} stays as it is"
         )
-    _write(tuned, question, options)
+    _write(tuned, question, options, stale)
     if options.report:
         tuned = replace(tuned, studies=runs.reported(studies, options.report))
         show_reported(tuned)
-        _write(tuned, question, options)
+        _write(tuned, question, options, stale)
     for file in (options.out, options.markdown):
         if file is not None:
             print_line(str(file))
@@ -199,17 +202,41 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
 
-def _write(tuned: Tuned, question: Question, options: Namespace) -> None:
-    """Write the files. With --add, the choices of other commands stay."""
-    before = None
+def _before(question: Question, options: Namespace, command: Sequence[str]) -> Tuned | None:
+    """What the file has that may stay: with --add choices of any command, else results of this ``command``.
+
+    Raises:
+        UserError: with --add, if the file answers another question.
+    """
     if options.add:
-        before = _kept(options.out, question)  # read again: other commands may have written meanwhile
-    elif (there := _there(options.out)) is not None:
-        if [*there.command] == [*tuned.command]:
-            before = there  # its results under --report stay until those of this command are there
-        else:
-            made = f"{options.out} had what `{joined(there.command)}` found"
-            print_line(f"{made}; that command makes it again of its runs, --add keeps both", to=sys.stderr)
+        return _kept(options.out, question)
+    there = _there(options.out)
+    return there if there is not None and [*there.command] == [*command] else None
+
+
+def _stale(studies: Sequence[Study], wanted: Sequence[Values], runs: Runs, file: Path) -> list[Values]:
+    """Those of the ``wanted`` choices that the file has of another configuration or of other data, which is told."""
+    stale = [study.each for study in studies if study.each in wanted and not runs.current(study)]
+    for each in stale:
+        of = " ".join(overrides_of(each))
+        print_line(
+            f"{file} has {of or 'a choice'} of another configuration, or of other data, than today's: made again",
+            to=sys.stderr,
+        )
+    return stale
+
+
+def _without(tuned: Tuned | None, stale: Sequence[Values]) -> Tuned | None:
+    return None if tuned is None else replace(tuned, studies=[one for one in tuned.studies if one.each not in stale])
+
+
+def _write(tuned: Tuned, question: Question, options: Namespace, stale: Sequence[Values]) -> None:
+    """Write the files. With --add, the choices of other commands stay, but for those that are ``stale``."""
+    # read again: other commands may have written meanwhile
+    before = _without(_before(question, options, tuned.command), stale)
+    if before is None and (there := _there(options.out)) is not None:
+        made = f"{options.out} had what `{joined(there.command)}` found"
+        print_line(f"{made}; that command makes it again of its runs, --add keeps both", to=sys.stderr)
     written = tuned if before is None else before.with_added(tuned)
     written.save(options.out)
     _write_markdown(written, options)

@@ -53,9 +53,7 @@ class Reuse:
             record: its record.
         """
         plain = compose.resolved(cfg)
-        here = whereabouts(plain)
-        named = (*here.values(), *_of_data(plain).values())
-        if here == record.whereabouts and not any(_exists(value) for value in named):
+        if whereabouts(plain) == record.whereabouts and not _names_files(plain):
             return ""
         drawn = self._draw(cfg, plain)
         unknown = drawn.failure
@@ -66,6 +64,19 @@ class Reuse:
         if unknown:
             log.warning("%s: its data cannot be compared with those of today: %s", record.folder, unknown)
         return ""
+
+    def draws(self, cfg: DictConfig, federation: str) -> bool:
+        """Whether the federation of a configuration may have this digest now: its data files tell no other.
+
+        Args:
+            cfg: the composed configuration, with the key of the run that drew it.
+            federation: the digest, 64 hex digits.
+        """
+        plain = compose.resolved(cfg)
+        if not _names_files(plain):
+            return True
+        drawn = self._draw(cfg, plain)
+        return bool(drawn.failure) or drawn.by_names or federation in drawn.fingerprints
 
     def same(self, cfg: DictConfig, record: RunRecord) -> bool:
         """Whether a run of a configuration's key is of its data: these lie at the same places, or agree.
@@ -104,6 +115,11 @@ def check_data(cfg: DictConfig, record: RunRecord) -> None:
 
 def _of_data(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity(plain).items() if key.startswith(OF_DATA)}
+
+
+def _names_files(plain: Mapping[str, Any]) -> bool:
+    """Whether a federation depends on files that are there, and whose contents no published checksum tells."""
+    return any(map(_exists, (*whereabouts(plain).values(), *_of_data(plain).values())))
 
 
 def _exists(value: object) -> bool:

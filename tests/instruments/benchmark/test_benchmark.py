@@ -288,6 +288,33 @@ def test_an_entry_is_of_one_method_with_one_set_of_keys(tmp_path: Path) -> None:
             check_same(folder, "mine", others)
 
 
+def test_an_entry_is_of_one_search(results: Path) -> None:
+    """Another space, or more trials, would choose among more than the ruleset allows, and rulesets do not mix."""
+    folder = results / "t" / "fedavg"
+    search = ["flnl", "benchmark", "run", "method=fedavg", "method.mu=0.1,1", "--trials", "9", "--", "executor=stacked"]
+    replace(Tuned.load(folder / SCORES), command=search).save(folder / SCORES)
+    check_same(folder, "fedavg", ["method.mu=0.1,1", "method=fedavg"], 9)
+    others: Sequence[tuple[list[str], int | None]] = (["method.mu=0.1,10"], 9), (["method.mu=0.1,1"], 8), ([], None)
+    for overrides, trials in others:
+        with pytest.raises(
+            UserError, match=r"^fedavg is the entry of method=fedavg method\.mu=0\.1,1 --trials 9: give"
+        ):
+            check_same(folder, "fedavg", ["method=fedavg", *overrides], trials)
+
+
+def test_an_entry_is_of_one_configuration(results: Path) -> None:
+    """Its runs are named by their keys: a method whose file was edited since makes others of the same overrides."""
+    folder = results / "t" / "fedavg"
+    study = Tuned.load(folder / SCORES).studies[0]
+    task = "benchmark/digits_clean"
+    fixed = ["method=fedavg", f"experiment={task}", "eval.validation=0.1"]
+    ran = replace(study.trials[0], runs={101: "multirun/tune/0123456789abcdef"})
+    edited = replace(study, each={"method": "fedavg", "experiment": task}, fixed=fixed, trials=[ran])
+    replace(Tuned.load(folder / SCORES), studies=[edited]).save(folder / SCORES)
+    with pytest.raises(UserError, match=r"^fedavg has scores in benchmark/digits_clean of another .* or remove "):
+        check_same(folder, "fedavg", ["method=fedavg"])
+
+
 def test_the_newest_version_is_the_one_of_the_largest_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition, "FOLDER", tmp_path)
     for name in ("2026.9", "2026.10", "2025.11"):
@@ -682,7 +709,12 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["run", "method=elr", "--name", "clean_labels"], "is that of another entry"),
         (["run", "method=elr", "--name", "fedavg"], "is that of another entry"),
         (["run", "method=fedprox", "method.mu=1", "--name", "fedprox"], "is that of another entry"),
-        (["run", "clean_labels", "--name", "x"], "takes no --name"),
+        (["run", "clean_labels", "--name", "x"], "takes no override, no --name"),
+        (["run", "clean_labels", "method=fedavg"], "takes no override, no --name"),
+        (["run", "method=fedavg", "--tasks", ""], "there is no such task"),
+        (["run", "method=fedavg", "--name", ""], "small letters"),
+        (["run", "method=fedavg", "+method.stages.training.train.epochs=1", "--name", "x"], "equal for all entries"),
+        (["run", "method=fedavg", "++method.stages.training.train.lr=1", "--name", "x"], "equal for all entries"),
         (["run", "clean_labels", "--tasks", "digits_clean"], "name noisy tasks"),
         (["list", "--tasks", "digits_clean"], "takes no --tasks"),
         (["render", "--config-dir", "conf"], "takes no --tasks, --tier, --config-dir"),

@@ -8,10 +8,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flnl.commands import tune as tune
 from flnl.core.errors import UserError
+from flnl.instruments.tune import runs as runs_of_tuning
 from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import score
 from flnl.instruments.tune.shown import markdown, show
@@ -219,6 +221,60 @@ def test_a_grid_may_grow_without_the_runs_that_a_file_has(tmp_path: Path, monkey
     assert grown.reported == first.reported
     made = [json.loads(path.read_text())["config"]["train"]["lr"] for path in Path("multirun").rglob("result.json")]
     assert made == [1e-9, 1e-9]
+
+
+@pytest.mark.parametrize("how", [["--add", "--skip", "chosen"], ["--add"], []], ids=" ".join)
+def test_a_choice_of_another_configuration_is_not_kept(
+    how: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method's file was edited: its scores, results and runs of before are of another method of the same name."""
+    monkeypatch.chdir(tmp_path)
+    (file := tmp_path / "own" / "method" / "mine.yaml").parent.mkdir(parents=True)
+    text = "# Mine.\ndefaults: [parts/default@_here_, override local: [cross_entropy, fedprox], _self_]\nname: mine\n"
+    file.write_text(f"{text}local: {{fedprox: {{mu: 0.1}}}}\n")
+    words = ["--config-dir", "own", "method=mine", *TINY[1:], "train.lr=0.1,1e-9", "--seeds", "7", "--measure", "last"]
+    words += ["--each", "method", *how]
+    tune.tune([*words, "--report", "1", "--", "hydra/launcher=basic"])
+    (first,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert first.reported is not None
+    capsys.readouterr()
+    file.write_text(f"{text}local: {{fedprox: {{mu: 0.2}}}}\n")
+    runs_of_tuning._keys.cache_clear()  # as in another process
+    tune.tune([*words, *([] if how else ["--report", "1"]), "--", "hydra/launcher=basic"])
+    said = "tuned.json has method=mine of another configuration, or of other data, than today's: made again"
+    assert said in capsys.readouterr().err
+    (second,) = Tuned.load(tmp_path / "tuned.json").studies
+    runs = [folder for trial in second.trials for folder in trial.runs.values()]
+    runs += [] if second.reported is None else second.reported.runs.values()
+    made = [json.loads((tmp_path / run / "result.json").read_text())["config"]["method"]["local"] for run in runs]
+    assert len(made) == (2 if how else 3)
+    assert all(local["fedprox"]["mu"] == 0.2 for local in made)
+
+
+def test_a_choice_on_other_data_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that are gone cannot be compared with the files of today; their traces can."""
+    monkeypatch.chdir(tmp_path)
+    numbers = np.random.default_rng(0)
+    held: dict[str, np.ndarray] = {
+        f"x_{split}": numbers.normal(size=(60, 3)).astype(np.float32) for split in ("train", "test")
+    }
+    held |= {f"y_{split}": numbers.integers(2, size=60) for split in ("train", "test")}
+
+    def write(**others: np.ndarray) -> None:
+        np.savez(str(tmp_path / "own.npz"), allow_pickle=False, **(held | others))
+
+    write()
+    words = ["dataset=features", f"dataset.file={tmp_path}/own.npz", "noise=none", "partition.num_clients=3"]
+    words += ["model=mlp", "model.hidden=[4]", "rounds=1", "method=fedavg", "train.lr=0.1,1e-9"]
+    words += ["--seeds", "7", "--measure", "last", "--add", "--skip", "chosen", "--", "hydra/launcher=basic"]
+    tune.tune(words)
+    first = Tuned.load(file := tmp_path / "tuned.json")
+    shutil.rmtree("multirun")
+    tune.tune(words)
+    assert not Path("multirun").exists()
+    write(y_train=1 - held["y_train"])
+    tune.tune(words)
+    assert Tuned.load(file).studies[0].trials[0].traces[7].drawn != first.studies[0].trials[0].traces[7].drawn
 
 
 def test_skipping_needs_a_file_to_add_to_and_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.errors import HydraException
 
@@ -23,6 +24,9 @@ from flnl.record.tuned import Reported, Study, Trial, Tuned, Values, overrides_o
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun
 from flnl.sweep.moved import Moved
+
+if TYPE_CHECKING:
+    from flnl.run.reuse import Reuse
 
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 """Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
@@ -72,6 +76,29 @@ class Runs:
     @cached_property
     def _moved(self) -> Moved:
         return Moved(self.root)
+
+    @cached_property
+    def _reuse(self) -> Reuse:
+        from flnl.run.reuse import Reuse  # torch takes seconds to import
+
+        return Reuse()
+
+    def current(self, study: Study) -> bool:
+        """Whether a file's study is of the configuration and data of today: its overrides say neither.
+
+        The folder of a run tells its configuration, and its trace the data. A file of an early version has neither.
+
+        Raises:
+            UserError: if its overrides make no run any more.
+        """
+        for trial in study.trials:
+            for seed, folder in trial.runs.items():
+                run = self._run(study.fixed, trial.values, seed)
+                trace = trial.traces.get(seed)
+                return Path(folder).name == run.folder and (
+                    trace is None or self._reuse.draws(compose.load(run.overrides), trace.drawn.federation)
+                )
+        return True
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
         """The trials of all combinations of each space.
@@ -149,13 +176,11 @@ class Runs:
         Raises:
             UserError: naming those that are not.
         """
-        from flnl.run.reuse import Reuse  # torch takes seconds to import
-
-        reuse, stale = Reuse(), {}
+        stale = {}
         for run in finished:
             folder = self.root / run.folder
             record = None if run.folder in self._checked else RunRecord.read(folder)
-            if record is not None and (why := reuse.changed(compose.load(run.overrides), record)):
+            if record is not None and (why := self._reuse.changed(compose.load(run.overrides), record)):
                 stale[str(folder)] = why
         if stale:
             raise UserError(
