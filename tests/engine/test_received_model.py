@@ -66,9 +66,9 @@ def test_another_model_gives_several_outputs_in_one_pass() -> None:
     net = network(MLP([4], 0.0)((1, 2, 2), 3), transform=flipped)
     samples = random_federation([9], transform=flipped).samples(0)
     held, other = net.params(), {name: p + 0.25 for name, p in net.params().items()}
-    net.meter.taken()
+    net.meter.pop()
     said = net.at(other).outputs(samples, np.random.default_rng(1), (FEATURES, LOGITS))
-    assert net.meter.taken().scored == 9
+    assert net.meter.pop().scored == 9
     assert all(torch.equal(p, held[name]) for name, p in net.params().items())
     net.load(other)
     for name in (LOGITS, FEATURES):

@@ -46,11 +46,11 @@ class Jumbled(Executor):
             block = [results[i] for i in range(first, min(first + BLOCK, len(tasks)))]
             yield pickle.loads(pickle.dumps(reduce))(block)
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed either network, and the evaluator's, which is one of them."""
         passed = Tally()
         for network in self.networks:
-            passed.add(network.meter.taken())
+            passed.add(network.meter.pop())
         return passed
 
 

@@ -56,11 +56,11 @@ class Executor(Protocol):
         """
         return [[position] for position in range(len(tasks))]
 
-    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+    def run_group(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
         """Run one of ``groups``, without dividing it again; return the result of each task, in order."""
         return [result for block in self.map(job, tasks, as_list) for result in block.results]
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed the run's network since the last call, in this process and in workers."""
         return Tally()
 

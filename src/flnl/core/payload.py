@@ -80,6 +80,18 @@ class Payload:
         """A payload with these values added; each replaces an earlier one of its type."""
         return Payload(*{**self._values, **{type(v): v for v in values}}.values())
 
+    def values(self) -> list[Any]:
+        """The values that it holds."""
+        return [*self._values.values()]
+
+    def with_values(self, values: Iterable[Any]) -> Payload:
+        """A payload like this one with these values alone."""
+        return Payload(*values)
+
+    def lacks_the_same(self, other: Payload) -> bool:
+        """Whether the other one, with values of the same types, is like this one in what it lacks."""
+        return type(other) is Payload
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values.values())
 

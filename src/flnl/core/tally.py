@@ -39,7 +39,7 @@ class Meter:
         """Add what was counted apart, or in another process."""
         self._tally.add(tally)
 
-    def taken(self) -> Tally:
+    def pop(self) -> Tally:
         """What was counted since the last call."""
         taken, self._tally = self._tally, Tally()
         return taken

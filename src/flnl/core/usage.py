@@ -52,7 +52,7 @@ class Used:
         if self._gpu is not None:
             self._gpu.reset_peak_memory_stats(device)
 
-    def taken(self) -> Usage:
+    def pop(self) -> Usage:
         """The CPU since the last call, and the most memory so far."""
         earlier, self._begun = self._begun, time.process_time()
         in_tensors = 0 if self._gpu is None else self._gpu.max_memory_allocated(self._device)

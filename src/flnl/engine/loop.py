@@ -147,7 +147,7 @@ class _Round:
     def result(self, state: FederatedState) -> RoundResult:
         """The round: local training between what comes before it and what comes after it."""
         before = state
-        self.run.executor.passed()  # what was scored between rounds is not the method's
+        self.run.executor.pop_tally()  # what was scored between rounds is not the method's
         state = self._entered(self._opened(self._initialised(state)))
         state, cohort = self._sample(state)
         state, metrics = self._train(state, cohort)
@@ -401,7 +401,7 @@ class _Round:
 
     def _passed(self, state: FederatedState) -> FederatedState:
         """The state after the round, with the samples that have passed networks in it."""
-        passed = self.run.executor.passed()
+        passed = self.run.executor.pop_tally()
         state = state.counted(training_passes=passed.trained, forward_passes=passed.scored)
         return replace(state, round=state.round + 1)
 

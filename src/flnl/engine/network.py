@@ -289,7 +289,7 @@ class Network(RunModel):
         each = prod(self.transform.shape) * (8 if self.dtype == torch.float64 else 4)
         return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
 
-    def together(self, batch_size: int) -> int:
+    def batches_at_once(self, batch_size: int) -> int:
         """Number of batches to prepare at once."""
         return self.chunk(batch_size) // batch_size
 

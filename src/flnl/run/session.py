@@ -245,7 +245,7 @@ class Session:
 
     def _used_so_far(self) -> Usage | None:
         """What this run has used, with its workers and in earlier processes; None if these did not record it."""
-        self._usage = self._used.taken().after(self._usage)
+        self._usage = self._used.pop().after(self._usage)
         if self._start.usage is None:
             return None
         return self._usage.beside(self.executor.usage()).after(self._start.usage)

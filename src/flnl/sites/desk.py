@@ -326,9 +326,9 @@ class Desk:
         task = ClientTask(run.client, self.data.samples, broadcast, state, header["seed"], self._secret)
         task = replace(task, own_streams=self.policy.streams == "own")
         network = run.built.network
-        network.meter.taken()
+        network.meter.pop()
         outcome = job(network, task)
-        tally = network.meter.taken()
+        tally = network.meter.pop()
         answer, model, after = self._outcome(outcome, task)
         self._let_out(run, answer["reports"], allowed, task, type(job))
         run.shelf.forget_before(header["floor"])

@@ -163,9 +163,9 @@ class Sites(ClientsApart):
         """Blocks in order, of what the sites have answered."""
         return self.link.map(job, tasks, reduce)
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed the server's network and the sites' since the last call."""
-        here, there = self.network.meter.taken(), self.link.tally
+        here, there = self.network.meter.pop(), self.link.tally
         self.link.tally = Tally()
         return Tally(here.trained + there.trained, here.scored + there.scored)
 

@@ -218,12 +218,12 @@ def test_workers_share_an_evaluation(
             if shared:
                 list(executor.map(jobs.Where(), jobs.tasks(models[0], IMAGES, [2] * 6), as_list))
                 handed.clear()
-            net.meter.taken()
+            net.meter.pop()
             for params in models:
                 net.load(params)
                 found.append(net.shared_outputs(tested, index, output=output))
                 assert difference(net.params(), params) is None
-            passed.append(net.meter.taken())
+            passed.append(net.meter.pop())
     assert torch.equal(torch.stack(found[:2]), torch.stack(found[2:]))
     assert not torch.equal(found[0], found[1])
     assert passed[0] == passed[1] != Tally()
@@ -344,8 +344,8 @@ def test_what_a_lost_worker_had_begun_is_not_counted_twice(net: Network, tmp_pat
     given = jobs.tasks(received(net), IMAGES, [3] * 12)
     with pool_of(net) as executor:
         list(executor.map(jobs.ScoresAndDies(4, 2, tmp_path), given, as_list))
-        assert executor.passed() == Tally(scored=36)
-        assert executor.passed() == Tally()
+        assert executor.pop_tally() == Tally(scored=36)
+        assert executor.pop_tally() == Tally()
 
 
 def test_a_worker_that_dies_is_replaced(net: Network, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -125,13 +125,13 @@ def agree(
     tolerance: float = EXACT,
 ) -> list[ClientResult]:
     """Run both, demand equal results and passes of the one that must have stacked, and give the results."""
-    net.meter.taken()
+    net.meter.pop()
     one = results(Sequential(net), work, given)
-    passed = net.meter.taken()
+    passed = net.meter.pop()
     mode, held = net.module.training, net.params()
     caplog.clear()
     many = results(Stacked(net, stack, 1.0), work, given)
-    assert net.meter.taken() == passed
+    assert net.meter.pop() == passed
     assert not caplog.records, "the clients ran one by one"
     assert difference(many, one, tolerance=tolerance) is None
     assert net.module.training == mode
@@ -883,13 +883,13 @@ def falls_back(
 ) -> None:
     caplog.set_level(logging.INFO)
     caplog.clear()
-    net.meter.taken()
+    net.meter.pop()
     one = results(Sequential(net), work, given)
-    passed = net.meter.taken()
+    passed = net.meter.pop()
     executor = Stacked(net, 5, 1.0)
     for _ in range(2):
         assert difference(results(executor, work, given), one) is None
-        assert net.meter.taken() == passed  # what a stack has begun counts once
+        assert net.meter.pop() == passed  # what a stack has begun counts once
     (line,) = [r.getMessage() for r in caplog.records]
     assert "one by one" in line
     assert reason in line

@@ -46,11 +46,11 @@ def same(net: Network, work: LocalTraining, *, replayed: bool = True, **given: A
     """Demand of clients side by side the bits and passes of each alone, and that there were replays; the recorder."""
     held, recorder = net.params(), test_graph.Recorder()
     one = rounds(net, work, None, way=alone, **given)
-    passed = net.meter.taken()
+    passed = net.meter.pop()
     net.load(held)
     many = rounds(net, work, recorder.graphs, way=train_apart, **given)
     assert difference(many, one) is None
-    assert net.meter.taken() == passed != Tally()
+    assert net.meter.pop() == passed != Tally()
     assert bool(recorder.replays) == replayed, recorder.said
     return recorder
 

@@ -119,11 +119,11 @@ def same(net: Network, work: LocalTraining, *, replayed: bool = True, **given: A
     """Demand the bits and the passes of the run without graphs, and that there were replays; the recorder."""
     held, recorder = net.params(), Recorder()
     one = rounds(net, work, None, **given)
-    passed = net.meter.taken()
+    passed = net.meter.pop()
     net.load(held)
     many = rounds(net, work, recorder.graphs, **given)
     assert difference(many, one) is None
-    assert net.meter.taken() == passed != Tally()
+    assert net.meter.pop() == passed != Tally()
     assert bool(recorder.replays) == replayed, recorder.said
     return recorder
 

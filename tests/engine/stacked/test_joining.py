@@ -9,7 +9,8 @@ from torch import Tensor
 
 from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.joining import Joined, alike, flattened, join, without_unlike
+from flnl.engine.stacked.joining import Joined, join, without_unlike
+from flnl.engine.trees import same_structure, tree_flatten
 
 
 class Named(NamedTuple):
@@ -70,21 +71,21 @@ def test_what_only_some_clients_have_is_refused_by_its_type_when_it_is_read() ->
             read(int)
     with pytest.raises(NotStackable, match="a int"):
         list(found)
-    assert alike(joined(), joined())
+    assert same_structure(joined(), joined())
     assert len(joined().held()) == len(joined().tensors) == 2
 
 
 def test_what_is_copied_may_be_changed() -> None:
     joined = join([value(0), value(1)], torch.float64, torch.device("cpu"), [2, 2])
-    first = joined.copied(lambda hole: joined.tensors[hole.index][0])
+    first = joined.copied(lambda place: joined.tensors[place.index][0])
     first["shared"]["same"].append(3)
     first["list"][1]["same"] = 2
     assert joined.of(1, 2)["shared"] == {"same": [1, 2]}
     assert joined.of(1, 2)["list"][1] == {"same": 1}
 
 
-def test_the_tensors_of_a_value_are_in_the_order_of_its_holes() -> None:
-    form, tensors = flattened(value(1))
+def test_the_tensors_of_a_value_are_in_the_order_of_its_placeholders() -> None:
+    structure, tensors = tree_flatten(value(1))
     assert [tuple(t.shape) for t in tensors] == [(3,), (1,)]
-    assert form["list"][0].index == 1
-    assert form["level"].one(Level).by_class.path == ("level", "Level", "by_class")
+    assert structure["list"][0].index == 1
+    assert structure["level"].one(Level).by_class.path == ("level", "Level", "by_class")

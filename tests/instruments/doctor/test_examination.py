@@ -305,10 +305,10 @@ def test_more_runs_at_once_are_timed_until_they_train_no_more(monkeypatch: pytes
     setting = timing_of("LeNet-5")
     images_a_second = {1: 100.0, 2: 190.0, 4: 300.0, 8: 312.0, 16: 500.0}
 
-    def together(runs: int, *_: object) -> networks.Rate:
+    def joint_rate(runs: int, *_: object) -> networks.Rate:
         return networks.Rate(runs, images_a_second[runs], True)
 
-    monkeypatch.setattr(at_once, "together", together)
+    monkeypatch.setattr(at_once, "joint_rate", joint_rate)
     timed = [*timing.timings("sim", "a GPU", [setting], at_once=True)]
     assert [(one.precision, one.runs) for one in timed] == [(p, n) for p in ("32", "bf16") for n in (1, 2, 4, 8)]
     paces = [one.pace for one in timed if one.pace is not None]
@@ -322,9 +322,9 @@ def test_more_runs_at_once_are_timed_until_they_train_no_more(monkeypatch: pytes
     def full(runs: int, *_: object) -> networks.Rate:
         if runs == 4:
             raise torch.OutOfMemoryError
-        return together(runs)
+        return joint_rate(runs)
 
-    monkeypatch.setattr(at_once, "together", full)
+    monkeypatch.setattr(at_once, "joint_rate", full)
     timed = [*timing.timings("cpu", "a GPU", [setting], at_once=True)]
     assert [(one.runs, one.failure) for one in timed] == [(1, ""), (2, ""), (4, "does not fit the memory")]
 
@@ -336,7 +336,7 @@ def timing_of(text: str) -> networks.Setting:
 
 def test_two_runs_at_once_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_once, "SECONDS", 0.2)
-    rate = at_once.together(2, timing_of("LeNet-5"), "cpu", 32)
+    rate = at_once.joint_rate(2, timing_of("LeNet-5"), "cpu", 32)
     assert (rate.runs, rate.stacked) == (2, False)
     assert rate.images_a_second > 0
 
@@ -345,7 +345,7 @@ def test_what_one_of_several_runs_raises_is_said() -> None:
     """The first error, not that others waited for it in vain."""
     wrong = replace(timing_of("LeNet-5"), shape=(3, 2, 2))
     with pytest.raises(Exception, match="needs inputs of at least 16x16") as raised:
-        at_once.together(2, wrong, "cpu", 32)
+        at_once.joint_rate(2, wrong, "cpu", 32)
     assert not isinstance(raised.value, BrokenBarrierError)
 
 

@@ -240,9 +240,9 @@ class PooledExecutor(Executor):
         """The groups of the inner executor."""
         return self._here.groups(job, tasks)
 
-    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+    def run_group(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
         """Run a group in this process."""
-        return self._here.together(job, tasks)
+        return self._here.run_group(job, tasks)
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
@@ -275,9 +275,9 @@ class PooledExecutor(Executor):
         self.network.meter.add(answer.tally)
         self._usage[worker] = answer.usage.after(self._usage.get(worker, Usage()))
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed the network since the last call, here and in workers."""
-        return self.network.meter.taken()
+        return self.network.meter.pop()
 
     def usage(self) -> Usage:
         """What the workers have used so far; a worker and the one that replaces it are one."""

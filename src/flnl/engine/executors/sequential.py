@@ -26,6 +26,6 @@ class Sequential(Executor):
         for first in range(0, len(tasks), BLOCK):
             yield reduce([job(self.network, task) for task in tasks[first : first + BLOCK]])
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed the network since the last call."""
-        return self.network.meter.taken()
+        return self.network.meter.pop()

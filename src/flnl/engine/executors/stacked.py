@@ -89,7 +89,7 @@ class Stacked(Executor):
     ) -> Iterator[Block[V, T]]:
         """Reduced blocks of ``BLOCK`` tasks, in order."""
         groups = self.groups(job, tasks)
-        results = (result for group in groups for result in self.together(job, [tasks[i] for i in group]))
+        results = (result for group in groups for result in self.run_group(job, [tasks[i] for i in group]))
         while block := list(islice(results, BLOCK)):
             yield reduce(block)
 
@@ -102,7 +102,7 @@ class Stacked(Executor):
             for first in range(0, len(section), at_once)
         ]
 
-    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+    def run_group(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
         """Train the tasks as one stack, or one by one if they cannot be stacked."""
         asked: Any = job
         if isinstance(asked, LocalTraining) and self._at_once(asked, tasks):
@@ -112,9 +112,9 @@ class Stacked(Executor):
             )
         return [job(self.network, task) for task in tasks]
 
-    def passed(self) -> Tally:
+    def pop_tally(self) -> Tally:
         """The samples that have passed the network since the last call."""
-        return self.network.meter.taken()
+        return self.network.meter.pop()
 
     def settings(self) -> dict[str, Any]:
         """The effective settings."""

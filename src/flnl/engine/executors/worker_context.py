@@ -123,14 +123,14 @@ class WorkerContext:
         try:
             tasks, groups, whole = decode(message, self.shared)
             assert self._job is not None, "a call has begun"
-            self.network.meter.taken()  # a forked worker has its parent's, and a piece that failed has left some
+            self.network.meter.pop()  # a forked worker has its parent's, and a piece that failed has left some
             results: list[Any] = [None] * len(tasks)
             for group in groups:
-                for i, result in zip(group, self.executor.together(self._job, [tasks[i] for i in group]), strict=True):
+                for i, result in zip(group, self.executor.run_group(self._job, [tasks[i] for i in group]), strict=True):
                     results[i] = result
             if whole:
                 results = [self._reduce(results[i : i + BLOCK]) for i in range(0, len(results), BLOCK)]
-            return encode(Answer(results, self.network.meter.taken(), self._used.taken()), self.shared)
+            return encode(Answer(results, self.network.meter.pop(), self._used.pop()), self.shared)
         except Exception as error:
             return _failed(error)
 

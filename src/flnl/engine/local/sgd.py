@@ -22,7 +22,7 @@ from flnl.engine.local.objective import Objective, backward, mean_over_steps
 from flnl.engine.local.optimizer import Buffers
 from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
-from flnl.engine.stacked.joining import on_device
+from flnl.engine.trees import tree_to
 from flnl.numerics.distance import squared_move
 
 
@@ -70,7 +70,7 @@ class LocalTraining:
         """Each loss term's state on this client at the start of training; the network holds the received model."""
         states = {}
         for name, term in self.terms.items():
-            kept = on_device(task.state.terms.get(name), network.device)  # a run that began on the CPU left it there
+            kept = tree_to(task.state.terms.get(name), network.device)  # a run that began on the CPU left it there
             with network.lent():
                 states[name] = term.begin(network, task, kept)
         return states
@@ -127,7 +127,7 @@ class LocalTraining:
         client = ClientModule(module, self.training, None if kept is None else _by_parameter(kept, trainable))
         optimizer = client.configure_optimizers()
         live = list(trainable.values())
-        objective = Objective(self.terms, on_device(self.states(network, task), network.device))
+        objective = Objective(self.terms, tree_to(self.states(network, task), network.device))
         everything = module.state_dict() if objective.followers else {}  # its tensors are the module's own
         losses: list[Tensor] = []
         clip = self.training.clip

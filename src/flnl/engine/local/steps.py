@@ -18,7 +18,7 @@ from flnl.core.step import Beside, Phase, Progress, Step
 from flnl.core.training import Training
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.network import Network
-from flnl.engine.stacked.joining import on_device
+from flnl.engine.trees import tree_to
 
 
 class Inputs:
@@ -84,7 +84,7 @@ class Steps:
         weight = task.state.weight
         self._weight = None if weight is None else onto(weight, network.device, network.dtype)
         self._passes = network.passes(task.broadcast)
-        self._kept, self._visit = (on_device(of, network.device) for of in (task.state.extras, task.visit))
+        self._kept, self._visit = (tree_to(of, network.device) for of in (task.state.extras, task.visit))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; each phase begins once the steps before it are trained."""
@@ -187,7 +187,7 @@ class Steps:
         return batch_sizes(count, self._training.batch_size, join_last_of_one=self._network.has_batch_norm)
 
     def _chunks(self, sizes: Sequence[int]) -> list[Sequence[int]]:
-        return list(chunks(sizes, self._network.together(self._training.batch_size)))
+        return list(chunks(sizes, self._network.batches_at_once(self._training.batch_size)))
 
 
 def _split(views: tuple[Tensor, ...], sizes: Sequence[int]) -> Iterable[tuple[Tensor, ...]]:

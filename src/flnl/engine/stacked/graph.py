@@ -26,10 +26,11 @@ from flnl.core.payload import Params
 from flnl.core.tally import Tally
 from flnl.engine.cuda_graph import WARM, Capture, Captures, Waits
 from flnl.engine.stacked.errors import line
-from flnl.engine.stacked.joining import Joined, alike
+from flnl.engine.stacked.joining import Joined
 from flnl.engine.stacked.objective import Batch, Objective
 from flnl.engine.stacked.step import Stepper, View
 from flnl.engine.stacked.tracing import NUMBER, RECEIVED, ROUND
+from flnl.engine.trees import same_structure
 
 LEAST = 4
 """Fewer consecutive steps than this are not worth copying the clients' tensors into a graph and back."""
@@ -77,7 +78,7 @@ class Given:
 
     def serves(self, other: Given | None) -> bool:
         """Whether ``other`` differs only in tensor values and in the round, whose use is traced separately."""
-        return other is not None and alike(self._timeless(), other._timeless())
+        return other is not None and same_structure(self._timeless(), other._timeless())
 
     def take(self, other: Given) -> None:
         """Copy the tensor values of ``other`` into these tensors."""
@@ -91,7 +92,7 @@ class Given:
         return Given(self.received.each(torch.clone), self.kept.each(torch.clone), held)
 
     def _timeless(self) -> Given:
-        return replace(self, received=replace(self.received, form=replace(self.received.form, round=0)))
+        return replace(self, received=replace(self.received, structure=replace(self.received.structure, round=0)))
 
 
 class Branch:
@@ -203,7 +204,7 @@ class Branch:
         loss = stepper(self._view, batch)
         if self._given is not None and self._given.held is not None:
             after = stepper.objective.held(self._view.members)
-            if alike(after, self._given.held):
+            if same_structure(after, self._given.held):
                 _copy(self._given.held.held(), after.held())
                 self.as_before()
             else:

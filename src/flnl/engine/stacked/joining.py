@@ -3,8 +3,8 @@
 This lets ``torch.func.vmap`` run parts that are written for one client on their states, draws and received values.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -16,63 +16,54 @@ from torch import Tensor
 from flnl.core.onto import onto
 from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
+from flnl.engine.trees import Filler, Path, Placeholder, equal, filler, merged, rebuilt, tree_flatten, tree_map
 
 T = TypeVar("T")
-
-Path = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Hole:
-    """Placeholder of a tensor in a form: the tensor's index, and its path in the value."""
-
-    index: int
-    path: Path
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Joined values of K clients: a form with holes, and the tensors [K, ...] that fill them."""
+    """Joined values of K clients: a structure with placeholders, and the tensors [K, ...] that they stand for."""
 
-    form: Any
+    structure: Any
     tensors: tuple[Tensor, ...]
     numbers: frozenset[Path] = frozenset()  # tensors that stand for numbers
     padded: frozenset[Path] = frozenset()  # tensors with a row per sample, padded to the largest client
 
-    def next(self, form: Any, tensors: Sequence[Tensor]) -> "Joined":
+    def next(self, structure: Any, tensors: Sequence[Tensor]) -> "Joined":
         """The same clients' values after a step."""
-        return replace(self, form=form, tensors=tuple(tensors))
+        return replace(self, structure=structure, tensors=tuple(tensors))
 
     def each(self, of: Callable[[Tensor], Tensor]) -> "Joined":
         """The same values with ``of(tensor)`` instead of each tensor."""
-        return mapped(self, of)  # type: ignore[no-any-return]
+        return tree_map(of, self)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:
         """Every tensor, also those shared by all clients, in an order that depends only on the structure."""
-        return flattened(self)[1]
+        return tree_flatten(self)[1]
 
     def of(self, k: int, count: int) -> Any:
         """The value of client ``k``, which has ``count`` samples; its tensors are copies."""
 
-        def fill(hole: Hole) -> Any:
-            tensor = self.tensors[hole.index][k]
-            if hole.path in self.numbers and tensor.dim() == 0:
+        def fill(place: Placeholder) -> Any:
+            tensor = self.tensors[place.index][k]
+            if place.path in self.numbers and tensor.dim() == 0:
                 return tensor.item()
-            return (tensor[:count] if hole.path in self.padded else tensor).clone()
+            return (tensor[:count] if place.path in self.padded else tensor).clone()
 
         return self.copied(fill)
 
     def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """The value with ``tensors`` in its holes, to be read only: parts without a hole are not copied."""
-        return self.form if self._filler is None else self._filler(tensors)
+        """The value with these ``tensors``, to be read only: parts without a tensor are not copied."""
+        return self.structure if self._filler is None else self._filler(tensors)
 
-    def copied(self, fill: Callable[[Hole], Any]) -> Any:
-        """The value with ``fill(hole)`` in each hole; all containers are new."""
-        return _rebuilt(self.form, lambda _, leaf: fill(leaf) if isinstance(leaf, Hole) else leaf, ())
+    def copied(self, fill: Callable[[Placeholder], Any]) -> Any:
+        """The value with ``fill(placeholder)`` for each of them; all containers are new."""
+        return rebuilt(self.structure, lambda _, leaf: fill(leaf) if isinstance(leaf, Placeholder) else leaf)
 
     @cached_property
-    def _filler(self) -> "Filler | None":
-        return _filler(self.form)
+    def _filler(self) -> Filler | None:
+        return filler(self.structure)
 
 
 class Unlike(Payload):
@@ -105,10 +96,13 @@ class Unlike(Payload):
             self._refuse(kind)
         return super().__iter__()
 
-    @property
-    def joined(self) -> list[Any]:
-        """The values that can be joined."""
-        return list(super().__iter__())
+    def with_values(self, values: Iterable[Any]) -> "Unlike":
+        """As of a payload; it lacks the same types."""
+        return Unlike(*values, reasons=self.reasons)
+
+    def lacks_the_same(self, other: Payload) -> bool:
+        """Whether reading the other one raises for the same types and reasons."""
+        return isinstance(other, Unlike) and other.reasons == self.reasons
 
 
 def without_unlike(payloads: Sequence[Payload], joins: Callable[[Sequence[Any]], object]) -> list[Payload]:
@@ -143,9 +137,9 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
     numbers: set[Path] = set()
     padded: set[Path] = set()
 
-    def put(tensor: Tensor, path: Path) -> Hole:
+    def put(tensor: Tensor, path: Path) -> Placeholder:
         tensors.append(tensor)
-        return Hole(len(tensors) - 1, path)
+        return Placeholder(len(tensors) - 1, path)
 
     def merge(path: Path, leaves: Sequence[Any]) -> Any:
         first = leaves[0]
@@ -167,139 +161,12 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
             numbers.add(path)
             kind = dtype if isinstance(first, float) else torch.bool if isinstance(first, bool) else torch.int64
             return put(onto(torch.tensor(leaves, dtype=kind), device), path)
-        if not isinstance(first, np.ndarray) and all(_equal(leaf, first) for leaf in leaves):
+        if not isinstance(first, np.ndarray) and all(equal(leaf, first) for leaf in leaves):
             return first
         kinds = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in leaves))
         raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)}: {kinds})")
 
-    form = _walk(values, merge, ())
-    return Joined(form, tuple(tensors), frozenset(numbers), frozenset(padded))
-
-
-def flattened(value: Any) -> tuple[Any, list[Tensor]]:
-    """The form of one value and its tensors, in the order of its holes."""
-    tensors: list[Tensor] = []
-
-    def put(path: Path, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        tensors.append(leaf)
-        return Hole(len(tensors) - 1, path)
-
-    return _rebuilt(value, put, ()), tensors
-
-
-def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
-    """The value with ``of(tensor)`` instead of each tensor."""
-    return _rebuilt(value, lambda _, leaf: of(leaf) if isinstance(leaf, Tensor) else leaf, ())
-
-
-def on_device(value: Any, device: torch.device) -> Any:
-    """The value with its tensors on ``device``."""
-    return value if device.type == "cpu" else mapped(value, lambda tensor: onto(tensor, device))
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two values differ only in the values of their tensors."""
-    same = True
-
-    def compare(_: Path, leaves: Sequence[Any]) -> Any:
-        nonlocal same
-        first, second = leaves
-        if isinstance(first, Tensor) and isinstance(second, Tensor):
-            same = same and (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
-        else:
-            same = same and type(first) is type(second) and _equal(first, second)
-        return first
-
-    _walk([one, other], compare, ())
-    return same
-
-
-Filler = Callable[[Sequence[Tensor]], Any]
-
-
-def _filler(form: Any) -> Filler | None:
-    """What rebuilds ``form`` with tensors in its holes; None if it has none."""
-    if isinstance(form, Hole):
-        index = form.index
-        return lambda tensors: tensors[index]
-    apart = _apart(form)
-    if apart is None:
-        return None
-    _, values, build = apart
-    fillers = [_filler(value) for value in values]
-    if not any(fillers):
-        return None
-    pairs = list(zip(values, fillers, strict=True))
-    return lambda tensors: build([value if fill is None else fill(tensors) for value, fill in pairs])
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # arrays and other objects without a single truth value
-        return False
-
-
-def _rebuilt(value: Any, leaf: Callable[[Path, Any], Any], path: Path) -> Any:
-    """``_walk`` of one value, whose containers are always rebuilt."""
-    apart = None if isinstance(value, Tensor | Hole) else _apart(value)
-    if apart is None:
-        return leaf(path, value)
-    names, values, build = apart
-    return build([_rebuilt(part, leaf, (*path, name)) for name, part in zip(names, values, strict=True)])
-
-
-def _apart(value: Any) -> tuple[list[Any], list[Any], Callable[[Sequence[Any]], Any]] | None:
-    """A container's names and values, and what builds one like it from new values; None for another object."""
-    kind = type(value)
-    if kind is Unlike:
-        joined, reasons = value.joined, value.reasons
-        return [type(part).__name__ for part in joined], joined, lambda values: Unlike(*values, reasons=reasons)
-    if kind is Payload:
-        return [type(part).__name__ for part in value], list(value), lambda values: Payload(*values)
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in fields(value)]
-        own = [getattr(value, name) for name in names]
-        return names, own, lambda values: replace(value, **dict(zip(names, values, strict=True)))
-    if isinstance(value, Mapping):
-        keys = list(value)
-        return keys, list(value.values()), lambda values: dict(zip(keys, values, strict=True))
-    if kind in (list, tuple):
-        return list(range(len(value))), list(value), kind
-    return None
-
-
-def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:
-    """Rebuild the values' containers with ``leaf(path, leaves)`` in place of each leaf; keep objects that all share."""
-    first = values[0]
-    if len(values) > 1 and all(value is first for value in values):
-        return first
-    if any(type(value) is not type(first) for value in values):
-        return leaf(path, values)
-    if type(first) is Payload:
-        kinds = [type(value) for value in first]
-        if any([type(value) for value in payload] != kinds for payload in values):
-            return leaf(path, values)
-        return Payload(*(_walk([p.one(kind) for p in values], leaf, (*path, kind.__name__)) for kind in kinds))
-    if type(first) is Unlike:
-        if any(payload.reasons != first.reasons for payload in values):
-            return leaf(path, values)
-        each = zip(*(payload.joined for payload in values), strict=True)
-        return Unlike(*(_walk(v, leaf, (*path, type(v[0]).__name__)) for v in each), reasons=first.reasons)
-    if is_dataclass(first) and not isinstance(first, type | Hole):
-        walked = {f.name: _walk([getattr(v, f.name) for v in values], leaf, (*path, f.name)) for f in fields(first)}
-        return replace(first, **walked)
-    if isinstance(first, Mapping):
-        if any(value.keys() != first.keys() for value in values):
-            return leaf(path, values)
-        return {key: _walk([value[key] for value in values], leaf, (*path, key)) for key in first}
-    if isinstance(first, list | tuple) and type(first) in (list, tuple):
-        if any(len(value) != len(first) for value in values):
-            return leaf(path, values)
-        return type(first)(_walk([value[i] for value in values], leaf, (*path, i)) for i in range(len(first)))
-    return leaf(path, values)
+    return Joined(merged(values, merge), tuple(tensors), frozenset(numbers), frozenset(padded))
 
 
 def _named(path: Path) -> str:

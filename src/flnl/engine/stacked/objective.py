@@ -23,10 +23,11 @@ from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.objective import followers
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.joining import Joined, Unlike, alike, flattened, join, mapped, without_unlike
+from flnl.engine.stacked.joining import Joined, Unlike, join, without_unlike
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.tracing import RECEIVED, RefusingStep, WatchedBroadcast, WatchedStep, refuse
 from flnl.engine.stacked.vmapping import over_clients
+from flnl.engine.trees import same_structure, tree_flatten, tree_map
 from flnl.models import outputs as by_name
 from flnl.numerics.losses import weighted_mean
 
@@ -48,18 +49,22 @@ class Batch:
 
     def each(self, of: Callable[[Tensor], Tensor]) -> Self:
         """The same batch with ``of(tensor)`` instead of each tensor."""
-        return mapped(self, of)  # type: ignore[no-any-return]
+        return tree_map(of, self)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:
         """Every tensor, in an order that depends only on the batch's structure."""
         if self.draws is not None or self.mixing is not None:
-            return flattened(self)[1]
+            return tree_flatten(self)[1]
         optional = [t for t in (self.weight, self.unmixed) if t is not None]
         return [self.inputs, self.labels, self.targets, self.positions, *optional, *self.views]
 
     def alike(self, other: "Batch") -> bool:
         """Whether ``other`` differs only in its number and in the values of its tensors."""
-        if self._parts != other._parts or not alike(self.draws, other.draws) or not alike(self.mixing, other.mixing):
+        if (
+            self._parts != other._parts
+            or not same_structure(self.draws, other.draws)
+            or not same_structure(self.mixing, other.mixing)
+        ):
             return False
         pairs = zip(self.held(), other.held(), strict=True)
         return all(mine.shape == its.shape and mine.dtype == its.dtype for mine, its in pairs)
@@ -234,11 +239,11 @@ class Objective:
     def _of_steps(self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch) -> Tensor:
         step = _Stepped(self, members, tensors, outputs, batch)
         held = self.held(members)
-        forms: list[Any] = []
+        structures: list[Any] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
             client_step, rest = step.of(given, self.others)
-            states = dict(held.copied(lambda hole: rest[hole.index]))
+            states = dict(held.copied(lambda place: rest[place.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
                 returned = client_step.given_to(name, term, states[name])
@@ -247,32 +252,32 @@ class Objective:
                     loss = weighted_mean(loss, client_step.weight)
                 total = loss if total is None else total + loss
             assert total is not None
-            form, after = flattened(states)
-            forms[:] = [form]
+            structure, after = tree_flatten(states)
+            structures[:] = [structure]
             return (total, *after)
 
         with self.network.meter.standing_for(len(members)):
             total, *after = _vmapped(one, ", ".join(self.others))(*step.given, *held.tensors)
-        self._held = members, held.next(forms[0], after)
+        self._held = members, held.next(structures[0], after)
         return total
 
     def stepped(self, members: tuple[int, ...], params: Params) -> None:
         """Update the states that follow the parameters, from the members' parameters and buffers [K, *shape]."""
         held, names = self.held(members), list(params)
-        forms: list[Any] = []
+        structures: list[Any] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
             own, rest = dict(zip(names, given, strict=False)), given[len(names) :]
-            states = dict(held.copied(lambda hole: rest[hole.index]))
+            states = dict(held.copied(lambda place: rest[place.index]))
             for name in self.followers:
                 states[name] = self.others[name].stepped(own, states[name])
-            form, after = flattened(states)
-            forms[:] = [form]
+            structure, after = tree_flatten(states)
+            structures[:] = [structure]
             return tuple(after)
 
         with torch.no_grad():
             after = _vmapped(one, ", ".join(self.followers))(*params.values(), *held.tensors)
-        self._held = members, held.next(forms[0], after)
+        self._held = members, held.next(structures[0], after)
 
     def held(self, members: tuple[int, ...]) -> Joined:
         """The members' joined states; cached until other clients step."""

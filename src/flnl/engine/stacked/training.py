@@ -383,7 +383,7 @@ class _Stack:
         """
         if not self.pool.random or not any(counts):
             return None
-        together = self.network.together(self.job.training.batch_size)
+        together = self.network.batches_at_once(self.job.training.batch_size)
         offsets, flips = [], []
         for draws, own, samples in zip(self.draws, sizes, counts, strict=True):
             for chunk in chunks(own, together):

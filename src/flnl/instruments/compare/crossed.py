@@ -14,7 +14,7 @@ from flnl.console.terminal import visible
 from flnl.console.ties import compared
 from flnl.console.words import counted
 from flnl.core.errors import UserError
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.instruments.compare.names import GROUPS, Settings, differing_keys, override
 from flnl.instruments.compare.ranking import FEWEST_METHODS, Ranking, Setting, ranked
 from flnl.instruments.compare.runs import Draw, Row, given_to, of_setting
@@ -302,7 +302,7 @@ def crossed(
         for key in keys or ():
             check_key(option, key, known)
     row_keys, column_keys = axes(settings, row_keys, column_keys)
-    found = together(((_label(one, row_keys), _label(one, column_keys)), one) for one in settings)
+    found = group_by_key(((_label(one, row_keys), _label(one, column_keys)), one) for one in settings)
     for (row, column), several in found.items():
         if len(several) > 1:
             raise _shared(row, column, several)

@@ -17,7 +17,7 @@ from flnl.config.identity import OF_FEDERATION, PLACES
 from flnl.config.override_text import key_of
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.record.run import RESULT, TUNING, RunRecord
 from flnl.record.sweeps import PLAN, runs_of
 from flnl.record.tuned import Tuned
@@ -248,7 +248,7 @@ def shown(folder: Path) -> str:
 
 def grouped(runs: Sequence[RunRecord]) -> list[Row]:
     """Group runs into rows. Of runs with the same settings and seed, a finished one is preferred, then the newest."""
-    alike = together((json.dumps(_identity(run), sort_keys=True, default=str), run) for run in runs)
+    alike = group_by_key((json.dumps(_identity(run), sort_keys=True, default=str), run) for run in runs)
     rows = [row for same in alike.values() for row in _by_data_seed(same)]
     _tell_of_changed_data(rows)
     times = Counter(map(_settings_of, rows))

@@ -29,14 +29,14 @@ def rates(setting: Setting, device: str, precision: int | str) -> Iterator[Rate]
     """
     runs, best = 1, 0.0
     while runs <= usable_cores():
-        rate = together(runs, setting, device, precision)
+        rate = joint_rate(runs, setting, device, precision)
         yield rate
         if rate.images_a_second < NOISE * best:
             return
         runs, best = 2 * runs, rate.images_a_second
 
 
-def together(runs: int, setting: Setting, device: str, precision: int | str) -> Rate:
+def joint_rate(runs: int, setting: Setting, device: str, precision: int | str) -> Rate:
     """The images a second of so many runs, while all of them train.
 
     Raises:

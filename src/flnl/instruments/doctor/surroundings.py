@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from flnl.config import compose
 from flnl.console.cores import usable_cores
 from flnl.core.errors import UserError, in_one_line
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.run.mirror import effective_mode
 from flnl.run.record import environment
 
@@ -86,7 +86,7 @@ def _folders(cfg: DictConfig) -> Iterator[Row]:
     for title, folder in (("runs", cfg.output_root), ("cache", cfg.cache)):
         yield _writable(title, Path(folder).expanduser())
     roots = ((_root(name), name) for name in compose.options("dataset"))
-    yield from (_readable(root, names) for root, names in together(roots).items() if root is not None)
+    yield from (_readable(root, names) for root, names in group_by_key(roots).items() if root is not None)
 
 
 def _readable(root: Path, datasets: Sequence[str]) -> Row:

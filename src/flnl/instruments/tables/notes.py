@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.core.grouping import group_by_key
 from flnl.core.numbers import is_number
-from flnl.core.together import together
 from flnl.instruments.tables.identity import Identities, Identity
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
@@ -113,7 +113,7 @@ def constants(rows: Rows) -> list[str]:
     shared = {key: values for key, values in first.items() if all(other.get(key) == values for other in others)}
     own = {label: {k: value for k, value in values.items() if k not in shared} for label, values in changes.items()}
     parts = [f"in every row {_listed(shared)}"] if shared else []
-    groups = together((_listed(values), label) for label, values in own.items() if values)
+    groups = group_by_key((_listed(values), label) for label, values in own.items() if values)
     parts += [f"{', '.join(labels)}: {text}" for text, labels in groups.items()]
     return [f"Settings that differ, in brackets those of scale=paper: {'; '.join(parts)}."]
 
@@ -148,7 +148,7 @@ def passes(rows: Rows) -> list[str]:
     if len(set(of.values())) < 2:
         return []
     usual = Counter(of.values()).most_common(1)[0][0]
-    groups = together((number, label) for label, number in of.items() if number != usual)
+    groups = group_by_key((number, label) for label, number in of.items() if number != usual)
     others = "; ".join(f"{number} in {', '.join(labels)}" for number, labels in groups.items())
     head = "By their budgets rows differ in how often local training goes over the data"
     return [f"{head}: {others}; {usual} in the others."]

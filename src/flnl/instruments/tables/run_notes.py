@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from flnl.config.registry import recorded_name
+from flnl.core.grouping import group_by_key
 from flnl.core.numbers import is_number
-from flnl.core.together import together
 from flnl.instruments.tables.plan import Place, Plan
 from flnl.instruments.tables.results import Filled
 from flnl.record.run import RunRecord
@@ -103,7 +103,7 @@ def alike(columns: Sequence[str], rows: Rows, no_effect: Mapping[str, str]) -> l
     equal: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
     for j in range(len(columns)):
         numbers = {label: tuple(run.numbers for run in cells[j]) for label, cells in rows.items()}
-        for labels in together((of, label) for label, of in numbers.items() if of and all(of)).values():
+        for labels in group_by_key((of, label) for label, of in numbers.items() if of and all(of)).values():
             if len(labels) > 1:
                 equal.setdefault(tuple(labels), []).append(j)
     return [_agree(labels, where, columns, rows, no_effect) for labels, where in equal.items()]
@@ -159,7 +159,7 @@ def helped(rows: Rows) -> list[str]:
 
 def _said(rows: Rows, say: Callable[[Sequence[Ended]], Iterable[str]]) -> Iterator[tuple[str, str]]:
     """Each text that ``say`` gives of the runs of a row, with the labels of those rows."""
-    texts = together((text, f"“{label}”") for label, cells in rows.items() for text in say(_once(cells)))
+    texts = group_by_key((text, f"“{label}”") for label, cells in rows.items() for text in say(_once(cells)))
     yield from ((text, ", ".join(labels)) for text, labels in texts.items())
 
 

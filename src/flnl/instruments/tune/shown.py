@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from flnl.console.markdown import grid, literal
 from flnl.console.shell import joined
 from flnl.console.terminal import print_line
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.instruments.compare.table import Number, written
 from flnl.instruments.tune.runs import final
 from flnl.instruments.tune.scores import MEASURES
@@ -91,7 +91,7 @@ def notes(tuned: Tuned) -> list[str]:
     found = [f"Chosen by {MEASURES.get(tuned.measure, tuned.measure)} (`{tuned.measure}`), under seeds {seeds}."]
     columns = _columns(tuned.studies)
     for edge, studies in tuned.edges.items():
-        rows = together((columns[_others(study.each)], _first(study.each)) for study in studies)
+        rows = group_by_key((columns[_others(study.each)], _first(study.each)) for study in studies)
         places = ((column, ", ".join(filter(None, labels))) for column, labels in rows.items())
         names = "; ".join(": ".join(filter(None, place)) for place in places)
         of = f"in {len(studies)} of {len(tuned.studies)} choices" + (f" ({literal(names)})" if names else "")

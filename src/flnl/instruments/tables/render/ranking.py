@@ -10,7 +10,7 @@ import numpy as np
 
 from flnl.console.ties import compared
 from flnl.console.words import counted
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.instruments.compare import ranking as compare
 from flnl.instruments.tables.results import Filled
 from flnl.instruments.tables.table import Row, Table
@@ -65,7 +65,7 @@ def left_out(ranking: Ranking) -> list[str]:
 
 def rests_on(ranking: Ranking) -> str:
     """The settings that a ranking is based on, by table."""
-    tables = together((setting.table, setting.column) for setting in ranking.settings)
+    tables = group_by_key((setting.table, setting.column) for setting in ranking.settings)
     listed = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
     alike = " They share data, and so are not independent." if len(ranking.settings) > 1 else ""
     return f"{counted(len(ranking.settings), 'setting')}: {listed}.{alike}"

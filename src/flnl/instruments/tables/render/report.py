@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from flnl.console.templates import template
 from flnl.console.words import counted
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.figures.curves import Curve
 from flnl.figures.drawing import FIGURES
 from flnl.figures.style import DASHES, EIGHT, look
@@ -151,7 +151,7 @@ class Shown:
         furthest = max(1.0, *(float(curve.x["participations"][-1]) for curve in every))
         columns = [*zip(*self.filled.cells, strict=True)]
         runs = [tuple(run.folder for cell in cells for run in cell.runs) for cells in columns]
-        same = together((runs[j], j) for j, column in enumerate(self._curves) if column)
+        same = group_by_key((runs[j], j) for j, column in enumerate(self._curves) if column)
         panels = []
         for j, *others in same.values():
             column, label = self._curves[j], self.filled.columns[j].label

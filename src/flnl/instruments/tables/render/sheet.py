@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from flnl.console.words import counted
-from flnl.core.together import together
+from flnl.core.grouping import group_by_key
 from flnl.instruments.compare.runs import shown
 from flnl.instruments.compare.table import MOST_DIGITS, decimals, written
 from flnl.instruments.tables.results import Cell, Filled
@@ -287,7 +287,7 @@ def _reasons(cell: Cell) -> Iterator[str]:
     if cell.number == NEVER and cell.reached:
         reached = (run for run in cell.runs if run.value not in (None, NEVER))
         yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in reached)
-    for reason, runs in together((run.error, run) for run in cell.runs if run.state == "failed").items():
+    for reason, runs in group_by_key((run.error, run) for run in cell.runs if run.state == "failed").items():
         seeds = f"seed{'' if len(runs) == 1 else 's'} {', '.join(str(run.seed) for run in runs)}"
         logs = [run.log or run.folder for run in runs if run.log or not reason]
         why = f" ({reason})" if reason else ""

@@ -9,10 +9,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def together(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def group_by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """The values of each key; keys and values in the order of the pairs.
 
-    >>> together([("a", 1), ("b", 2), ("a", 3)])
+    >>> group_by_key([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}
     """
     found: dict[K, list[V]] = {}
