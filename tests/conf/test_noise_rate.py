@@ -24,6 +24,8 @@ FEDPROX = ("method=fedprox", f"{MU}=${{noise_rate:}}")
         ("noise=symmetric noise.eta=0.35", 0.35),
         ("noise=random noise.eta=0.4", 0.4),
         ("noise=fedes noise.mu=0.5", 0.5),
+        ("noise=fedes", 0.3),
+        ("noise=instance noise.eta=0.35", 0.35),
         ("noise=localized noise.low=0.2 noise.high=0.5", 0.35),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
-from flnl.data.noise import ClientNoise, corrupt
+from flnl.data.noise import ClientNoise, corrupt, limited
 from flnl.data.noise.client import FLR, Drift, FedCorr, FedES, Localized
 from flnl.data.noise.instance import Instance, confusion
 from flnl.data.noise.maps import class_map, local_map, superclass_map
@@ -577,6 +577,59 @@ def test_unknown_maps_name_those_there_are():
         class_map("patrini", balanced(1, 100, "cifar100"))
 
 
+# ------------------------------------------------------------------------------------------- rates near 0 and 1
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.1, 0.5, 0.97, 1.0])
+def test_the_nominal_rate_is_the_mean_of_rates_that_are_limited(rate):
+    """Means of 20,000 draws: a deviation of at most 0.0015, and the nominal rate is right to 2 %."""
+    means: dict[Any, Any] = {
+        Instance(rate, 0.1, "raw", "shared"): lambda noise: noise.sample_rates(20000, stream(1, "noise")).mean(),
+        Random(rate, 0.05): lambda noise: np.mean([1 - np.diag(noise.matrix(20, s)).mean() for s in range(1000)]),
+        FedES(rate, 0.2, "symmetric", "global", "auto"): lambda noise: noise.rates(20000, 1).mean(),
+    }
+    for noise, mean in means.items():
+        assert noise.nominal == pytest.approx(mean(noise), abs=0.02 * rate + 0.006)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.0, 0.0), (0.4, 0.0), (0.9, 1.0)])
+def test_the_nominal_rate_of_drift_is_the_share_that_changes(start, end):
+    noise, data = Drift(start, end, 0.3, "symmetric", "global", "auto"), balanced(200)
+    wrong = [
+        share(noise(data.truth, rate, data, stream(2, "noise", k)), data.truth)
+        for k, rate in enumerate(noise.rates(400, 1))
+    ]
+    assert noise.nominal == pytest.approx(np.mean(wrong), abs=0.02 * (start + end) / 2 + 0.02)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        Instance(0.3, 0.1, "raw", "per_class"),
+        Instance(0.7, 0.1, "raw", "per_class"),
+        Random(0.2, 0.05),
+        FedES(0.3, 0.2, "symmetric", "local", "pair"),
+    ],
+)
+def test_the_nominal_rate_is_the_configured_one_where_limits_hardly_matter(noise):
+    assert noise.nominal == getattr(noise, "eta", getattr(noise, "mu", None))
+
+
+def test_means_of_limited_rates():
+    mu, means = SEED["fedes.noise"]["inputs"]["mu"], SEED["fedes.noise"]["expected"]["mean_clipped"]
+    assert [limited.clipped_normal(m, 0.2) for m in mu] == pytest.approx(means, abs=1e-4)
+    grid = (np.arange(10**6) + 0.5) / 10**6
+    for rate in (0.0, 0.1, 0.5, 0.9, 1.0):
+        for spread in (0.05, 0.4, 2.0):
+            density = np.exp(-(((grid - rate) / spread) ** 2) / 2)
+            assert limited.truncated_normal(rate, spread) == pytest.approx((grid * density).sum() / density.sum())
+            drawn = np.clip(rate + spread * (2 * grid - 1), 0, 1)
+            assert limited.clipped_uniform(rate, spread) == pytest.approx(drawn.mean(), abs=1e-9)
+        assert {f(rate, 0.0) for f in (limited.truncated_normal, limited.clipped_normal)} == {rate}
+        assert limited.truncated_normal(rate, 1e-300) == pytest.approx(rate)
+        assert limited.truncated_normal(rate, 1e9) == pytest.approx(0.5)
+
+
 # ------------------------------------------------------------------------------------------------ instance
 
 
@@ -639,6 +692,14 @@ def test_instance_raw_pixels_decide_and_unit_pixels_hardly():
         agreement[pixels] = (a[both] == c[both]).mean()
     assert agreement["raw"] > 0.95
     assert agreement["unit"] < 0.75
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.35, 1.0])
+def test_without_spread_every_sample_has_the_rate_of_instance_noise(eta):
+    noise, data = Instance(eta, 0.0, "raw", "shared"), imaged()
+    assert (noise.sample_rates(10, stream(1, "noise")) == eta).all()
+    assert noise.nominal == eta
+    assert within(share(noise(data, 1), data.truth), eta, 6000)
 
 
 def test_confusion_excludes_the_true_class():

@@ -28,7 +28,7 @@ class SetNoise(Protocol):
 
     @property
     def nominal(self) -> float | None:
-        """The configured rate; None if the labels determine it."""
+        """The configured rate, or the mean of those drawn around it (``limited``); None if labels determine it."""
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """The given labels, int64 [N]."""

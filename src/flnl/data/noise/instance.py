@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
-from flnl.core.ranges import Positive, Share
+from flnl.core.ranges import NonNegative, Share
 from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
+from flnl.data.noise import limited
 from flnl.data.noise.transition import true_labels
 
 CHUNK, CHUNK_VALUES = 4096, 2**25
@@ -24,29 +25,32 @@ CHUNK, CHUNK_VALUES = 4096, 2**25
 class Instance:
     """Xia et al. (2020), part-dependent noise (also "IDN", "PDN").
 
-    A sample's rate is q ~ N(eta, spread^2), truncated to [0, 1]. With W[y] ~ N(0, 1)^{d x C}, a = x W[y] and a_y =
-    -inf, the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` uses the stored pixels, 0...255 of
-    images, where the softmax is nearly one-hot and the wrong label nearly a function of the image; ``unit`` divides by
-    the largest pixel (255, 16 for digits, 1 for floats) and ``normalized`` standardises, which makes the softmax much
-    flatter. ``projection: shared`` uses one W for all classes (CORES).
+    A sample's rate is q ~ N(eta, spread^2), truncated to [0, 1]; with spread 0 it is eta. With W[y] ~ N(0, 1)^{d x C},
+    a = x W[y] and a_y = -inf, the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` uses the stored
+    pixels, 0...255 of images, where the softmax is nearly one-hot and the wrong label nearly a function of the image;
+    ``unit`` divides by the largest pixel (255, 16 for digits, 1 for floats) and ``normalized`` standardises, which
+    makes the softmax much flatter. ``projection: shared`` uses one W for all classes (CORES).
     """
 
     eta: Share
-    spread: Positive
+    spread: NonNegative
     pixels: Literal["raw", "unit", "normalized"]
     projection: Literal["per_class", "shared"]
 
     @property
     def nominal(self) -> float:
-        """The configured rate; near 0 and 1, truncation moves the mean of q away from it."""
-        return self.eta
+        """The configured rate, or near 0 and 1, where truncation moves it, the mean of q."""
+        return limited.nominal(self.eta, limited.truncated_normal(self.eta, self.spread))
 
     def sample_rates(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Each sample's q, [count], by the inverse of the truncated distribution function."""
         from scipy.special import ndtr, ndtri  # composing a configuration should not import scipy
 
+        u = rng.random(count)
+        if self.spread == 0:
+            return np.full(count, self.eta, np.float64)
         low, high = ndtr((0 - self.eta) / self.spread), ndtr((1 - self.eta) / self.spread)
-        q = self.eta + self.spread * ndtri(low + (high - low) * rng.random(count))
+        q = self.eta + self.spread * ndtri(low + (high - low) * u)
         return np.asarray(np.clip(q, 0.0, 1.0), np.float64)
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:

@@ -16,6 +16,7 @@ from flnl.core.images import Labels
 from flnl.core.ranges import PathText, Share
 from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
+from flnl.data.noise import limited
 from flnl.data.noise.maps import MapName, class_map
 from flnl.numerics.label_flips import choose, redraw, remap
 
@@ -106,8 +107,8 @@ class Random:
 
     @property
     def nominal(self) -> float:
-        """The configured rate."""
-        return self.eta
+        """The configured rate, or near 0 and 1, where clipping moves it, the mean of the classes' rates."""
+        return limited.nominal(self.eta, limited.clipped_uniform(self.eta, self.spread))
 
     def matrix(self, num_classes: int, seed: int) -> Transition:
         """T [C, C] for a seed."""
