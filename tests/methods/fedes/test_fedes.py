@@ -335,6 +335,19 @@ def test_frozen_weights_do_not_count_in_the_distance() -> None:
     torch.testing.assert_close(found.indicator, without.indicator, equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("indicator", "sign"), [("emd_sign", "mean"), ("emd_sign", "gmm1d"), ("emd", "mean"), ("mean", "mean")]
+)
+def test_clients_are_of_equal_quality_if_none_changes_a_weight(indicator: Any, sign: Any) -> None:
+    """As where all units of a network are dead, which trains the biases alone."""
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    sent = {client: model | {"w": received["w"]} for client, model in sent.items()}
+    exchange = replace(EXCHANGE, indicator=indicator, sign=sign)
+    found = exchange.gathered(exchange.init(9, {}), gathered(received, sent[1], sent))
+    assert found.rho.tolist() == [1.0] * 9
+    assert found.indicator[list(sent)].tolist() == [0.0] * 3
+
+
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (

@@ -32,6 +32,11 @@ def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
     return tensor.is_floating_point() and (scope == "all" or tensor.dim() in (2, 4))
 
 
+def compared(model: Params, scope: Scope = "dims_2_4") -> dict[str, Tensor]:
+    """The parameters of a model that are in scope, by name and in its order."""
+    return {name: w for name, w in model.items() if is_learned(name, w) and in_scope(w, scope)}
+
+
 def criticalities(
     received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1
 ) -> Iterator[tuple[str, Tensor]]:
@@ -40,9 +45,8 @@ def criticalities(
     With a client's model this is g_n; with the sample-weighted mean of the models it is g_s. Dividing by ``steps``, the
     number of local steps, makes clients with different numbers of samples comparable; the paper does not divide.
     """
-    for name, before in received.items():
-        if is_learned(name, before) and in_scope(before, scope):
-            yield name, ((trained[name] - before) * before).abs() / steps
+    for name, before in compared(received, scope).items():
+        yield name, ((trained[name] - before) * before).abs() / steps
 
 
 def flattened(received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1) -> Tensor:

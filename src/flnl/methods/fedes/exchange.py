@@ -23,7 +23,16 @@ from flnl.core.ranges import Share, StageNumber
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.fedes.contribution import RECORDS, OnBenchmark
-from flnl.methods.fedes.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
+from flnl.methods.fedes.criticality import (
+    Distance,
+    Scope,
+    compared,
+    criticalities,
+    emd,
+    flattened,
+    profile,
+    shared_subset,
+)
 from flnl.methods.fedes.quality import (
     Indicator,
     SignStatistic,
@@ -177,7 +186,7 @@ class Quality(Exchange):
 
     def _distances(self, gathered: Gathered) -> dict[int, float]:
         """Each client's distance from the combined model; flattens one client's model at a time to save memory."""
-        received, results = _trained(gathered), gathered.results
+        received, results = _trained(gathered, self.scope), gathered.results
         taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
         mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
         assert gathered.combined is not None, "there is a combined model"
@@ -251,8 +260,12 @@ class Quality(Exchange):
         return estimate, Scalar("negative_signs", float((state.indicator < 0).sum()))
 
 
-def _trained(gathered: Gathered) -> Params:
-    """The received model without what no client has changed, such as frozen weights; all if nothing has changed."""
-    received, sent = gathered.broadcast.params, [r.params for r in gathered.results if r.params is not None]
+def _trained(gathered: Gathered, scope: Scope) -> Params:
+    """What is compared of the received model, without what no client has changed, such as frozen weights.
+
+    If clients have changed none of it, as of a network whose units are all dead, it is all of it, of criticality 0.
+    """
+    received = compared(gathered.broadcast.params, scope)
+    sent = [r.params for r in gathered.results if r.params is not None]
     moved = {n: before for n, before in received.items() if any(not torch.equal(one[n], before) for one in sent)}
     return moved or received
