@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 import flnl
+from flnl.core.payload import Params, all_finite
+from flnl.core.stage import Stage
+from flnl.core.state import ServerState
 from flnl.evaluation import correction_warnings
 from tests.properties.runs import run
 from tests.registry import BY_NAME, ONE_STAGE, TINY
@@ -49,6 +52,24 @@ def test_a_method_that_leaves_samples_out_is_judged_from_its_first_suspects_on(t
     fell, *_ = (line for line in ran.record["warnings"] if "accuracy" in line)
     assert suspected[0] > 1
     assert f"(round {suspected[0]})" in fell
+
+
+def test_a_run_says_that_its_final_model_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parameters are finite, but so large that its outputs overflow."""
+
+    def huge(stage: Stage, server: ServerState) -> Params:
+        return {name: p * 1e30 if p.is_floating_point() else p for name, p in server.params.items()}
+
+    monkeypatch.setattr(Stage, "shown", huge)
+    ran = run([*TINY, "method=fedavg", *ONE_STAGE, "train.lr=0.25"], tmp_path / "run")
+    assert all_finite(ran.state.server.params)
+    (line,) = ran.record["warnings"]
+    assert re.fullmatch(
+        r"the final model has diverged: its outputs are not finite on test samples and on \d+ of 170 training samples "
+        r"\(nan in labels\.csv\); try a smaller train\.lr \(it is 0\.25\) in a new run",
+        line,
+    )
+    assert "nan" in (ran.folder / "labels.csv").read_text()
 
 
 def test_a_method_that_judges_no_label_warns_of_nothing(tmp_path: Path) -> None:

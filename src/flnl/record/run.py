@@ -97,7 +97,7 @@ class RunRecord:
     peak_memory: int | None = None
     peak_gpu_memory: int | None = None
     unreadable_images: list[Any] = field(default_factory=list, metadata=IF_ANY)
-    warnings: list[Any] = field(default_factory=list, metadata=IF_ANY)  # what the method may have harmed
+    warnings: list[Any] = field(default_factory=list, metadata=IF_ANY)  # what went wrong, or was harmed
     clients: Mapping[str, Any] = field(default_factory=dict, metadata=IF_ANY)  # what was found about each, by name
     selection: list[Any] = field(default_factory=list, metadata=IF_ANY)
     restored_from: str = field(default="", metadata=IF_ANY)  # the file from which the folder was made again

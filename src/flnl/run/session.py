@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -86,6 +87,7 @@ class Session:
         self._corrected: int | None = None  # round of the first correction of labels
         self._checked: str | None = None  # the last stage whose first round here could be saved
         self._warned = False  # that most labels were changed
+        self._undefined = 0  # training samples on which the final model's outputs are not finite
         self._loggers: Loggers | None = None
         self.unsynchronised: str | None = None  # W&B's offline folder, after closing
 
@@ -295,7 +297,7 @@ class Session:
         return record
 
     def _warnings(self, numbers: Mapping[str, Any], black: Sequence[str]) -> list[str]:
-        """What the method may have harmed, one line each.
+        """What went wrong or the method may have harmed, one line each.
 
         Args:
             numbers: the metrics of the result.
@@ -307,11 +309,27 @@ class Session:
         )
         lines = [
             unread,
+            self._diverged(),
             correction_warnings.most_changed(int(numbers.get("changed", 0)), labels),
             None if self._corrected is None else correction_warnings.accuracy_fell(self._evaluations, self._corrected),
             correction_warnings.more_wrong(numbers, labels),
         ]
         return [line for line in lines if line is not None]
+
+    def _diverged(self) -> str | None:
+        """A warning if outputs of the final model are not finite, though its parameters are."""
+        loss = self._evaluations[-1].get("test_loss", 0.0) if self._evaluations else 0.0  # None: in a file, of nan
+        on = ["test samples"] if loss is None or not math.isfinite(loss) else []
+        if self._undefined:
+            on.append(
+                f"{self._undefined:,} of {len(self.federation.held):,} training samples (nan in {label_table.NAME})"
+            )
+        if not on:
+            return None
+        return (
+            f"the final model has diverged: its outputs are not finite on {' and on '.join(on)}; try a smaller "
+            f"train.lr (it is {self.cfg.train.lr:g}) in a new run"
+        )
 
     def _unreadable(self) -> list[str]:
         """The files of images that could not be decoded when they were read."""
@@ -349,7 +367,7 @@ class Session:
         if self.cfg.products:
             products[model_file.NAME] = self._model_file
             if self.evaluator.has_labels:
-                products[label_table.NAME] = lambda: self.evaluator.table(self.shown)
+                products[label_table.NAME] = self._label_table
             with forgiven(log, "the end of the run could not be told to all who take part"):
                 self.evaluator.finish(self.shown)
         recorder = self.evaluator.recorder
@@ -374,6 +392,11 @@ class Session:
         """The state with the evaluated model in place of the model to send next."""
         params = loop.shown(self.method, self.state, len(self.federation.with_data))
         return replace(self.state, server=replace(self.state.server, params=params))
+
+    def _label_table(self) -> LabelTable:
+        table = self.evaluator.table(self.shown)
+        self._undefined = int((~table.confidence.isfinite()).sum())
+        return table
 
     def _model_file(self) -> ModelFile:
         data = self.federation.dataset
