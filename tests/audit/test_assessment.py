@@ -77,7 +77,10 @@ def test_what_cleanlab_refuses_is_refused(entry: Any) -> None:
     ("rows", "part"),
     [
         ([[0.5, 0.5], [0.5, 0.502]], "sample 1.png: its probabilities sum to 1.002"),
-        ([[0.5, 0.5], [np.nan, 0.5]], "sample 1.png: a probability is nan"),
+        (
+            [[0.5, 0.5], [np.nan, 0.5]],
+            "sample 1.png: a probability is nan; the model .* diverged, .* smaller learning rate",
+        ),
         ([[0.5, 0.5], [np.inf, 0.5]], "sample 1.png: a probability is inf"),
         ([[1.0], [1.0]], "at least two"),
     ],

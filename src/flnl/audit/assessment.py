@@ -489,6 +489,11 @@ def _fault(probabilities: Array) -> tuple[int, str] | None:
     if not len(wrong):
         return None
     row = int(wrong[0])
+    if np.isnan(probabilities[row]).any():
+        return row, (
+            "a probability is nan; the model that gave it has probably diverged, so repeat its training with a smaller "
+            "learning rate (train.lr)"
+        )
     for value in probabilities[row].tolist():
         if not -OUTSIDE <= value <= 1 + OUTSIDE:
             return row, f"a probability is {value:g}; it should be in [0, 1]"
