@@ -31,7 +31,7 @@ COMMANDS = {
     "tune": ("flnl.commands.tune", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
     "benchmark": (
         "flnl.commands.benchmark",
-        "list|run|render ...",
+        "list|run|verify|render ...",
         "all methods on equal terms: tasks, entries, the page",
     ),
     "doctor": ("flnl.commands.doctor", "", "check this machine and its GPU; time training"),

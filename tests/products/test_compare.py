@@ -398,6 +398,7 @@ def test_a_part_of_what_was_named_may_hold_no_run(compared: Commands, tmp_path: 
         (["a", "--sort", "colour"], "argument --sort: invalid choice: 'colour'"),
         (["a", "--unfin"], "unrecognized arguments: --unfin"),
         (["a", "--csv", "gone/t.csv"], "--csv gone/t.csv: there is no folder gone"),
+        (["a", "--ranks", "none"], "--ranks none: its name should end in .png, .svg, .pdf"),
         (["a", "--figure", "curves.gif"], "--figure curves.gif: its name should end in .png, .svg, .pdf, or be none"),
         (["a", "--figure", "gone/c.png"], "--figure gone/c.png: there is no folder gone"),
     ],

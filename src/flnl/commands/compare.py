@@ -121,7 +121,8 @@ def compare(arguments: Sequence[str]) -> None:
         raise UserError(
             f"--sort {request.sort} is for the table of all metrics; that of one measure can be sorted by name"
         )
-    check_figure("--figure", request.figure)
+    if request.figure != NO_FIGURE:
+        check_figure("--figure", request.figure)
     if request.ranks is not None:
         check_figure("--ranks", request.ranks)
         if find_spec("scikit_posthocs") is None:
@@ -168,11 +169,10 @@ def check_figure(option: str, file: Path) -> None:
     Raises:
         UserError: if it cannot.
     """
-    if file == NO_FIGURE:
-        return
     check_output(f"{option} {file}", file)
     if file.suffix.lower() not in SUFFIXES and not is_special(file):
-        raise UserError(f"{option} {file}: its name should end in {', '.join(SUFFIXES)}, or be {NO_FIGURE}")
+        or_none = f", or be {NO_FIGURE}" if option == "--figure" else ""
+        raise UserError(f"{option} {file}: its name should end in {', '.join(SUFFIXES)}{or_none}")
 
 
 def show(table: Table | Printed) -> None:
