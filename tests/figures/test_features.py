@@ -107,7 +107,7 @@ def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, capl
     del record["lines"]  # the files are not there
     (tmp_path / "result.json").write_text(json.dumps(record | {"federation": "another"}))
     with caplog.at_level(logging.WARNING, "flnl.figures.drawing"):
-        assert [file.stem for file in drawing.save(tmp_path, tsne=True)] == []
+        assert [file.stem for file in drawing.save(RunRecord.open(tmp_path), tsne=True)] == []
     assert f"there is no {tmp_path / 'model.pt'}" in caplog.text
     (tmp_path / "model.pt").write_bytes((ran.folder / "model.pt").read_bytes())
     with pytest.raises(UserError, match="differs from the run's"):

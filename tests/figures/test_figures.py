@@ -171,7 +171,7 @@ def test_no_accuracy_is_outside_of_0_to_100_percent(constant: float, tmp_path: P
 def test_a_run_stopped_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:
     record = written(tmp_path, THREE[:1], status="stopped")
     assert all(draw(record) is None for draw in FIGURES.values())
-    assert drawing.save(tmp_path) == []
+    assert drawing.save(record) == []
     assert not (tmp_path / "figures").exists()
 
 
@@ -353,7 +353,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
         **{key: [5] * n for key in noise_levels.OUTCOMES},
     }
     written(tmp_path, corrections=[correction(4, clients=many)])
-    files = drawing.save(tmp_path)
+    files = drawing.save(RunRecord.open(tmp_path))
     assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name not in ASKED]
     levels, bars = drawn(noise_levels.draw(RunRecord.open(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())

@@ -72,19 +72,19 @@ def redraw(arguments: Sequence[str]) -> None:
             f"{words[0]} says where the data of a run lie: name RUN_DIR, and --tsne, which draws their features"
         )
     data = places_of(words)
+    records = [RunRecord.open(path).with_lines() for path in paths]
     for path in paths:
-        RunRecord.open(path).with_lines()
         if request.tsne:
             from flnl.engine.model_file import ModelFile  # torch takes seconds to import
 
             ModelFile.load(path)
         check_folder(f"{path / FOLDER}", path / FOLDER)
-    for path in paths:
+    for record in records:
         files = save(
-            path, tsne=request.tsne, places=request.config_dir, data=data, formats=request.format, dpi=request.dpi
+            record, tsne=request.tsne, places=request.config_dir, data=data, formats=request.format, dpi=request.dpi
         )
         names = ", ".join(dict.fromkeys(file.stem for file in files)) or "nothing to draw yet"
-        print_line(f"{path / FOLDER}: {names}")
+        print_line(f"{record.folder / FOLDER}: {names}")
 
 
 main = guard.entry("figures", redraw)

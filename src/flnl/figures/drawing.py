@@ -35,7 +35,7 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
 
 
 def save(
-    folder: Path,
+    record: RunRecord,
     *,
     tsne: bool = False,
     places: Sequence[Path] = (),
@@ -43,10 +43,10 @@ def save(
     formats: Sequence[str] = FORMATS[:1],
     dpi: int = DPI,
 ) -> list[Path]:
-    """Draw the figures of a run into ``folder/figures``; a figure that fails is logged and skipped.
+    """Draw the figures of a run into ``figures`` in its folder; a figure that fails is logged and skipped.
 
     Args:
-        folder: the run's folder.
+        record: the run's record.
         tsne: whether to draw the figure of the features, which needs the run's model and data, and takes seconds.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
         data: where the run's data lie here, by key.
@@ -57,10 +57,10 @@ def save(
         The files written.
 
     Raises:
-        UserError: if no run is recorded there.
+        UserError: if its files of lines differ from what the run wrote.
         DiskFullError: if the disk is full.
     """
-    record, files = RunRecord.open(folder).with_lines(), []
+    folder, files = record.with_lines().folder, []
     figures = dict(FIGURES)
     if tsne:
         from flnl.figures import features  # torch takes seconds to import

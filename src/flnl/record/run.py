@@ -153,10 +153,17 @@ class RunRecord:
 
     def write(self, folder: Path) -> Self:
         """Write the file; return the record as readers have it."""
-        kept = [f for f in fields(self) if f.metadata != NOT_IN_FILE]
-        raw = {f.name: held for f in kept if (held := getattr(self, f.name)) or f.metadata != IF_ANY}
-        write_atomically(folder / RESULT, (json.dumps(lines.plain(raw), indent=1, default=str) + "\n").encode())
+        raw = self._plain()
+        write_atomically(folder / RESULT, (json.dumps(raw, indent=1, default=str) + "\n").encode())
         return replace(self, folder=folder, raw=raw)
+
+    def as_read(self, folder: Path) -> Self:
+        """The record as ``read`` would give it once it is written to ``folder``."""
+        return self.of(json.loads(json.dumps(self._plain(), default=str)), folder)
+
+    def _plain(self) -> Any:
+        kept = [f for f in fields(self) if f.metadata != NOT_IN_FILE]
+        return lines.plain({f.name: held for f in kept if (held := getattr(self, f.name)) or f.metadata != IF_ANY})
 
     # --------------------------------------------------------------------------------------------------- what it says
 

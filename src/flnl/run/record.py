@@ -104,6 +104,10 @@ class Record:
         """Write ``result.json`` with the checksums of the lines so far; return it."""
         return replace(record, lines=self.checksums).write(self.folder)
 
+    def as_read(self, record: RunRecord) -> RunRecord:
+        """The record with the checksums of the lines so far, as readers will have it once it is written."""
+        return replace(record, lines=self.checksums).as_read(self.folder)
+
 
 def environment(device: torch.device = CPU) -> RunRecord:
     """A record of commit, versions and machine, as far as they are known; processor and GPU decide about last bits.

@@ -274,9 +274,10 @@ class Session:
         )
 
     def close(self, status: str) -> RunRecord:
-        """Write the products, the result and the figures, and end the loggers.
+        """Write the products, the figures and, once they are there, the result; and end the loggers.
 
-        An interrupted run writes only its result, to exit quickly.
+        So a run that was killed before has not finished: resumed, it writes all of them. An interrupted run writes
+        only its result, to exit quickly.
         """
         hurry = status == "interrupted"
         files = {} if hurry else self._products()
@@ -289,10 +290,10 @@ class Session:
             selection=[] if hurry else self._selection(),
             files=files,
         )
-        record = self._record.result(ended)
         self._write_table()
         if self.cfg.figures and not hurry:
-            self._draw()
+            self._draw(self._record.as_read(ended))
+        record = self._record.result(ended)
         self._end_loggers(record, failed=False)
         return record
 
@@ -413,8 +414,8 @@ class Session:
             networks=self.method.networks,
         )
 
-    def _draw(self) -> None:
-        """Draw the figures; other errors than a full disk are only logged.
+    def _draw(self, record: RunRecord) -> None:
+        """Draw the figures of a record; other errors than a full disk are only logged.
 
         Raises:
             DiskFullError: if there is no space for them.
@@ -423,7 +424,7 @@ class Session:
         with forgiven(log, f"the figures of {self.folder.path} could not be drawn"):
             from flnl.figures import drawing
 
-            files = drawing.save(self.folder.path)
+            files = drawing.save(record)
         if self._loggers is not None:
             self._loggers.images(files, self.state.round)
 
