@@ -69,6 +69,14 @@ def test_values_of_an_interval_are_in_it_and_differ(low: float, high: float, val
         (["method=fedavg"], "several values"),
         (["train.lr=0.1,0.2", "train.lr=0.3,0.4"], "more than once"),
         (["train.lr=0.1,0.2", "+train.lr=0.3,0.4"], "more than once"),
+        (
+            ["train.lr=0.1", "train.lr=0.2,0.3"],
+            r"train\.lr=0\.1 and train\.lr=0\.2,0\.3: give train\.lr one value, or several",
+        ),
+        (
+            ["++train.lr=interval(0.2,0.3)", "~train.lr"],
+            r"^~train\.lr and \+\+train\.lr=interval\(0\.2,0\.3\): give train\.lr",
+        ),
         (["train.lr=interval(0.1,0.1)"], "empty"),
         (["train.lr=tag(log,interval(0,1))"], "above zero"),
         (["train.lr=[0.1"], r"train\.lr=\[0\.1"),

@@ -58,19 +58,24 @@ class Space:
         """The space of overrides such as ``train.lr=0.01,0.1`` or ``train.lr=tag(log,interval(0.001,0.1))``.
 
         Raises:
-            UserError: if an argument is no override, or none is an axis.
+            UserError: if an argument is no override, none is an axis, or the key of an axis is given twice.
         """
         try:
             overrides = OverridesParser.create().parse_overrides(list(arguments))
         except HydraException as error:
             raise UserError(explain.explain(error, arguments)) from None
-        axes = tuple(_axis(each) for each in overrides if each.is_sweep_override())
+        swept = [each for each in overrides if each.is_sweep_override()]
+        axes = tuple(_axis(each) for each in swept)
         if not axes:
             raise UserError("nothing to choose from: give a key several values, as in train.lr=0.003,0.01,0.03,0.1")
         axis_keys = [key_of(axis.key) for axis in axes]
         if doubled := [key for key in axis_keys if axis_keys.count(key) > 1]:
             raise UserError(f"{doubled[0]} is given more than once; give its values in one override")
         fixed = tuple(str(each.input_line) for each in overrides if not each.is_sweep_override())
+        for one in fixed:
+            if key_of(one) in axis_keys:
+                several = swept[axis_keys.index(key_of(one))].input_line
+                raise UserError(f"{one} and {several}: give {key_of(one)} one value, or several to choose from")
         return cls(fixed, axes)
 
     def grid(self) -> Iterator[Values]:
