@@ -153,9 +153,9 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     """
     before, launching = divided(arguments)
     options = parser().parse_intermixed_args(before)
+    if seeds := [one for one in options.overrides if key_of(one) == "seed"]:
+        raise UserError(f"{seeds[0]}: seeds are given as --seeds 101,102,103")
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
-    if any(key_of(axis.key) == "seed" for axis in space.axes) or any(key_of(one) == "seed" for one in space.fixed):
-        raise UserError("seeds are given as --seeds 101,102,103")
     if shared := set(options.seeds) & set(options.report):
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
     for name, file in (("--out", options.out), ("--markdown", options.markdown)):

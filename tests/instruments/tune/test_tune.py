@@ -1,6 +1,7 @@
 """``flnl tune``: what is tried, how it is chosen, that finished runs are not run again."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -79,6 +80,8 @@ def test_values_of_an_interval_are_in_it_and_differ(low: float, high: float, val
         ),
         (["train.lr=interval(0.1,0.1)"], "empty"),
         (["train.lr=tag(log,interval(0,1))"], "above zero"),
+        (["method=glob(fed*)"], r"^method=glob\(fed\*\): .* write them as method=A,B"),
+        (["train.lr=glob(*)"], r"^train\.lr=glob\(\*\): .*=range\(1,4\) .* train\.lr=interval\(0\.1,1\)$"),
         (["train.lr=[0.1"], r"train\.lr=\[0\.1"),
     ],
 )
@@ -805,8 +808,9 @@ def test_the_share_of_validation_is_an_option() -> None:
         tune.tune([*TINY, "train.lr=0.1,0.2", "eval.validation=0", "--measure", "validation"])
     with pytest.raises(UserError, match=r"--share 0\.2: only --measure validation"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "--measure", "last", "--share", "0.2"])
-    with pytest.raises(UserError, match="--seeds"):
-        tune.tune([*TINY, "train.lr=0.1,0.2", "++seed=3"])
+    for seed in ("++seed=3", "seed=1,2", "seed=glob(*)", "~seed"):
+        with pytest.raises(UserError, match=rf"^{re.escape(seed)}: .*--seeds"):
+            tune.tune([*TINY, "train.lr=0.1,0.2", seed])
 
 
 @pytest.mark.parametrize("option", ["--out", "--markdown"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 
 from flnl.config import explain
@@ -157,6 +157,11 @@ def optuna_search(space: Space, evaluate: Callable[[Sequence[Values]], list[Tria
 def _axis(override: Override) -> Choices | Interval:
     key = override.get_key_element()
     sweep = override.value()
+    if isinstance(sweep, Glob):
+        raise UserError(
+            f"{override.input_line}: glob finds options in sweeps alone; write them as {key}=A,B, numbers also as "
+            f"{key}=range(1,4) or, with --trials N, {key}=interval(0.1,1)"
+        )
     if isinstance(sweep, IntervalSweep):
         assert sweep.start is not None
         assert sweep.end is not None
