@@ -172,7 +172,7 @@ MISTAKES = {
     "hydra.launcher.nothing=2": "hydra.launcher.nothing is not a key of the configuration",
     "logger=mlflow": "there are csv, tensorboard, wandb",
     "~train/optimizer": "train/optimizer takes one of adam, adamw, sgd",
-    "~train.lr": "train.lr",
+    "~train.lr": "train.lr is missing: write train.lr=... in place of ~train.lr",
     "method.stages.usual.train.lr=0.1": "method.stages.usual.train.lr is not set, so train.lr holds there; write +",
     "+method.stages.usual.train.lrr=0.1": "method.stages.usual.train.lrr is not a key; did you mean lr?",
     "+method.stages.usuall.train.lr=0.1": "+method.stages.usuall.train.lr is not a key",

@@ -315,7 +315,7 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) 
     if not any(p.kind == p.VAR_KEYWORD for p in parameters):
         yield from ((f"{key}.{k}", f"{NO_KEY}{_nearest(k, named)}") for k in values if k not in named)
     needed = [p.name for p in parameters if missing and p.name in named and p.default is p.empty]
-    yield from ((f"{key}.{name}", " is missing") for name in needed if name not in values)
+    yield from (_missing(f"{key}.{name}") for name in needed if name not in values)
 
 
 # ---------------------------------------------------------------------------------------------------------- method
@@ -434,7 +434,12 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collectio
     optional = {f.name for f in fields(schema) if f.default is not MISSING or f.default_factory is not MISSING}
     hints = field_types(schema)
     missing = (key for key, hint in hints.items() if key not in node and hint not in added and key not in optional)
-    yield from ((f"{prefix}{key}", " is missing") for key in missing)
+    yield from (_missing(f"{prefix}{key}") for key in missing)
+
+
+def _missing(key: str) -> Fault:
+    """What is wrong where a key that has no default was deleted, or a file lacks it."""
+    return key, f" is missing: write {key}=... in place of ~{key}, or set it in the file that lacks it"
 
 
 def _values(prefix: str, node: Mapping[str, Any], schema: type) -> Iterator[Fault]:

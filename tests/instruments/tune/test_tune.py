@@ -524,6 +524,8 @@ def test_those_that_were_dropped_come_back_if_all_others_fail(monkeypatch: pytes
         (["--seeds", "7,07"], "7,07 is no list of different seeds"),
         (["method=fedcorr", "rounds=2"], "rounds"),  # which FedCorr does not read
         (["method=fedavg,fedcorr", "rounds=2", "--each", "method"], "rounds"),
+        (["~train"], "^~train: nothing is chosen of train, so nothing can be deleted; leave ~train out$"),
+        (["~train.epochs"], r"train\.epochs is missing: write train\.epochs=\.\.\. in place of ~train\.epochs"),
     ],
 )
 def test_what_could_only_fail_is_refused_before_anything_runs(
