@@ -25,6 +25,7 @@ from flnl.config.override_text import key_of
 from flnl.console.shell import divided, joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
+from flnl.instruments.tune.checks import refuse_share
 from flnl.instruments.tune.runs import Known, Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.shown import markdown, show, show_reported
@@ -178,7 +179,10 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     if kept is not None and options.skip != "none":
         runs = replace(runs, known=Known.of(kept))
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
-    tried = _tried([part for _, part in parts], runs, options)
+    spaces = [part for _, part in parts]
+    if options.measure == VALIDATION:
+        refuse_share(spaces, options.seeds, "--share ", own)
+    tried = _tried(spaces, runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
     tuned = Tuned(command, options.measure, options.seeds, studies)
     show(tuned, own)

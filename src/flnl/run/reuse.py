@@ -89,7 +89,7 @@ class Reuse:
         return record.federation in self._draw(cfg, plain).fingerprints
 
     def _draw(self, cfg: DictConfig, plain: Mapping[str, Any]) -> _Drawn:
-        known = [_of_data(plain), places(plain), plain["dataset"].get("fingerprint")]
+        known = [of_data(plain), places(plain), plain["dataset"].get("fingerprint")]
         name = json.dumps(known, sort_keys=True, default=str)
         if name not in self._drawn:
             try:
@@ -113,13 +113,14 @@ def check_data(cfg: DictConfig, record: RunRecord) -> None:
         )
 
 
-def _of_data(plain: Mapping[str, Any]) -> dict[str, Any]:
+def of_data(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a resolved configuration that a federation depends on, by dotted key."""
     return {key: value for key, value in identity(plain).items() if key.startswith(OF_DATA)}
 
 
 def _names_files(plain: Mapping[str, Any]) -> bool:
     """Whether a federation depends on files that are there, and whose contents no published checksum tells."""
-    return any(map(_exists, (*whereabouts(plain).values(), *_of_data(plain).values())))
+    return any(map(_exists, (*whereabouts(plain).values(), *of_data(plain).values())))
 
 
 def _exists(value: object) -> bool:

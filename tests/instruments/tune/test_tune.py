@@ -752,9 +752,29 @@ def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: p
         expected = sum(row["validation_accuracy"] for row in rows) / len(rows)
         assert len(rows) < 10
         assert trial.scores[7] == pytest.approx(expected)
-    few = [*TINY[:4], "partition.num_clients=20", *TINY[5:]]  # of six samples each
-    with pytest.raises(UserError, match=r"multirun/tune/\w+: no client has so many samples .* hold out a larger share"):
-        tune.tune([*few, "train.lr=0.2,0.1", "--seeds", "7", "--", "hydra/launcher=basic"])
+
+
+def test_a_share_of_no_sample_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the second of several data sets; the share that the message names is enough."""
+    monkeypatch.chdir(tmp_path)
+    many = [*TINY[:2], TINY[3], "partition.num_clients=20", *TINY[5:], "train.lr=0.2,0.1", "--seeds", "7,8"]
+
+    def tuned(*words: str) -> None:
+        tune.tune([*many, *words, "--", "hydra/launcher=basic"])
+
+    with pytest.raises(
+        UserError, match=r"^--share 0\.1 holds .*seed 7: .* than 6; --share 0\.17 holds out one of these$"
+    ):
+        tuned("dataset.train_size=120")
+    with pytest.raises(
+        UserError, match=r"^--share 0\.02 holds .*seed 7: .* than 3; --share 0\.34 holds out one of these$"
+    ):
+        tuned("dataset.train_size=1000,60", "--each", "dataset.train_size", "--share", "0.02")
+    with pytest.raises(UserError, match=r"^--share 0\.1 holds .* than 1; choose by another measure$"):
+        tuned("dataset.train_size=20")
+    assert not (tmp_path / "multirun").exists()
+    tuned("dataset.train_size=120", "--share", "0.17")
+    assert Tuned.load(tmp_path / "tuned.json").studies[0].chosen is not None
 
 
 def test_a_run_that_failed_is_not_run_again_at_once(

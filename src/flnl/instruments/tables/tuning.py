@@ -14,6 +14,7 @@ from flnl.instruments.tables.choices import deciding
 from flnl.instruments.tables.launch import check
 from flnl.instruments.tables.scaling import Scaling
 from flnl.instruments.tables.table import Column, Row, Table
+from flnl.instruments.tune.checks import refuse_share
 from flnl.instruments.tune.runs import Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.space import Interval, Space
@@ -88,6 +89,8 @@ class Tuning:
         """
         spaces = self.spaces
         check(spaces[0][1].fixed, launching)
+        if self.measure == VALIDATION:
+            refuse_share([space for _, space in spaces], self.seeds, "share=")
         runs = Runs(self.seeds, self.measure, launching, command)
         trials = runs.grids([space for _, space in spaces], self.margin)
         studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]

@@ -40,7 +40,9 @@ class Interval:
     log: bool
 
     def written(self, value: float) -> str:
-        """A value of the interval with four digits, or more if it is narrow beside its ends."""
+        """A value of the interval: a whole number, or four digits, or more if it is narrow beside its ends."""
+        if isinstance(value, int):
+            return str(value)
         narrow = math.log10(max(abs(self.low), abs(self.high)) / (self.high - self.low))
         text = f"{value:.{4 + max(0, round(narrow))}g}"
         return text if self.low <= float(text) <= self.high else repr(value)
@@ -77,6 +79,11 @@ class Space:
                 several = swept[axis_keys.index(key_of(one))].input_line
                 raise UserError(f"{one} and {several}: give {key_of(one)} one value, or several to choose from")
         return cls(fixed, axes)
+
+    @property
+    def first(self) -> Values:
+        """The first value of each axis, of an interval its lower end."""
+        return {axis.key: axis.values[0] if isinstance(axis, Choices) else axis.written(axis.low) for axis in self.axes}
 
     def grid(self) -> Iterator[Values]:
         """Every combination of the axes' values, the last axis fastest.
@@ -119,7 +126,7 @@ class Space:
             if isinstance(axis, Choices):
                 values[axis.key] = str(trial.suggest_categorical(axis.key, axis.values))
             elif isinstance(axis.low, int) and isinstance(axis.high, int):
-                values[axis.key] = str(trial.suggest_int(axis.key, axis.low, axis.high, log=axis.log))
+                values[axis.key] = axis.written(trial.suggest_int(axis.key, axis.low, axis.high, log=axis.log))
             else:
                 values[axis.key] = axis.written(trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log))
         return values
