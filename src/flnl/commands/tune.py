@@ -25,7 +25,7 @@ from flnl.config.override_text import key_of
 from flnl.console.shell import divided, joined
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
-from flnl.instruments.tune.checks import refuse_share
+from flnl.instruments.tune.checks import refuse_fractions, refuse_share
 from flnl.instruments.tune.runs import Known, Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.shown import markdown, show, show_reported
@@ -180,6 +180,8 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         runs = replace(runs, known=Known.of(kept))
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     spaces = [part for _, part in parts]
+    for space in spaces:
+        refuse_fractions(space, own)
     if options.measure == VALIDATION:
         refuse_share(spaces, options.seeds, "--share ", own)
     tried = _tried(spaces, runs, options)

@@ -524,6 +524,14 @@ def test_those_that_were_dropped_come_back_if_all_others_fail(monkeypatch: pytes
         (["--seeds", "7,07"], "7,07 is no list of different seeds"),
         (["method=fedcorr", "rounds=2"], "rounds"),  # which FedCorr does not read
         (["method=fedavg,fedcorr", "rounds=2", "--each", "method"], "rounds"),
+        (
+            ["train.batch_size=interval(4,8)", "--trials", "2"],
+            r"^train\.batch_size=interval\(4,8\): .* whole numbers; write train\.batch_size=int\(interval\(4,8\)\)$",
+        ),
+        (
+            ["++train.batch_size=tag(log,interval(1.5,3))", "--trials", "2"],
+            r"write \+\+train\.batch_size=int\(tag\(log,interval\(1\.5,3\)\)\)$",
+        ),
         (["~train"], "^~train: nothing is chosen of train, so nothing can be deleted; leave ~train out$"),
         (["~train.epochs"], r"train\.epochs is missing: write train\.epochs=\.\.\. in place of ~train\.epochs"),
     ],

@@ -11,9 +11,30 @@ from hydra.errors import HydraException
 
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.config.override_text import value_of
 from flnl.core.errors import UserError
-from flnl.instruments.tune.space import Space
-from flnl.record.tuned import overrides_of
+from flnl.instruments.tune.space import Interval, Space
+from flnl.record.tuned import Values, overrides_of
+
+
+def refuse_fractions(space: Space, own: Sequence[str] = ()) -> None:
+    """Refuse an interval of fractions for a key that takes whole numbers alone.
+
+    Args:
+        space: what is searched.
+        own: overrides that add folders of the user's to the search path.
+
+    Raises:
+        UserError: naming the interval, and that of whole numbers.
+    """
+    for axis in space.axes:
+        if not isinstance(axis, Interval) or isinstance(axis.low, int):
+            continue
+        fraction, whole = repr(math.nextafter(axis.low, axis.high)), str(math.ceil(axis.low))
+        taken = [_is_right([*own, *_with(space, {axis.key: value})]) for value in (fraction, whole)]
+        if taken == [False, True]:
+            right = f"{axis.key}=int({value_of(axis.text)})"
+            raise UserError(f"{axis.text}: {axis.key} takes whole numbers; write {right}")
 
 
 def refuse_share(spaces: Iterable[Space], seeds: Sequence[int], option: str, own: Sequence[str] = ()) -> None:
@@ -36,7 +57,7 @@ def refuse_share(spaces: Iterable[Space], seeds: Sequence[int], option: str, own
     checked = []
     for space in spaces:
         try:
-            cfg = compose.load([*own, *space.fixed, *overrides_of(space.first)])
+            cfg = compose.load([*own, *_with(space)])
             check_config(cfg)
         except (HydraException, UserError):
             continue  # which the runs will say
@@ -69,3 +90,17 @@ def _least(count: int) -> float:
     """
     scale = 10.0 ** (2 + int(math.log10(count - 1)))
     return math.ceil(scale / count) / scale
+
+
+def _with(space: Space, values: Values | None = None) -> list[str]:
+    """The overrides of a run of the first combination, but for ``values``."""
+    return [*space.fixed, *overrides_of({**space.first, **(values or {})})]
+
+
+def _is_right(overrides: Sequence[str]) -> bool:
+    """Whether overrides make a configuration that passes its check."""
+    try:
+        check_config(compose.load(overrides))
+    except (HydraException, UserError):
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -38,6 +38,7 @@ class Interval:
     low: float
     high: float
     log: bool
+    text: str = field(default="", compare=False)  # as typed
 
     def written(self, value: float) -> str:
         """A value of the interval: a whole number, or four digits, or more if it is narrow beside its ends."""
@@ -177,7 +178,7 @@ def _axis(override: Override) -> Choices | Interval:
         log = "log" in sweep.tags
         if log and sweep.start <= 0:
             raise UserError(f"{override.input_line}: a logarithmic interval begins above zero")
-        return Interval(key, sweep.start, sweep.end, log)
+        return Interval(key, sweep.start, sweep.end, log, str(override.input_line))
     values = tuple(dict.fromkeys(map(str, override.sweep_string_iterator())))
     if not values:
         raise UserError(f"{override.input_line} stands for no value at all")
