@@ -14,6 +14,8 @@ from flnl.config.identity import FORMAT
 from flnl.record import order
 from flnl.record.run import RunRecord
 from flnl.run.folder import WRITTEN, open_folder
+from flnl.run.loggers import tensorboard
+from flnl.sites import executor, traffic
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -57,6 +59,7 @@ def test_files_of_ones_own_are_not_replaced(command: Command, tmp_path: Path) ->
     named = {path.name for path in (tmp_path / "logs").glob("[!.]*")} - {"slurm.out"}
     assert named <= set(WRITTEN)
     assert {"labels.csv", "model.pt", "checkpoints"} <= named
+    assert {tensorboard.FOLDER, traffic.NAME, executor.FOLDER, executor.NAMED} <= set(WRITTEN), "of loggers and sites"
 
 
 def test_a_finished_run_is_not_run_again(command: Command, tmp_path: Path) -> None:

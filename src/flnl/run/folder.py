@@ -36,6 +36,11 @@ WRITTEN = (
     "probabilities.npz",
     "figures",
     "error.log",
+    "tensorboard",
+    "wandb",
+    "crossed.csv",
+    "sites",
+    "sites.run",
 )
 """What a run writes into its folder, and would replace there."""
 
