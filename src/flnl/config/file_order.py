@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,7 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
     for path, file, package in _files(overrides, places):
         if path.startswith(HOMES):
             continue
-        content = OmegaConf.load(file)
-        assert isinstance(content, DictConfig)
+        content = _content(file)
         here = {key: value for key in (short, target) if (value := _value(content, package, key)) is not None}
         here = {key: value for key, value in here.items() if value != f"${{{target if key == short else short}}}"}
         for key, value in here.items():
@@ -72,6 +71,19 @@ def _files(overrides: Sequence[str], places: Sequence[Path]) -> Iterator[tuple[s
         file = next((file for place in places if (file := place / f"{path}.yaml").is_file()), None)
         if file is not None:
             yield path, file, package
+
+
+def _content(file: Path) -> DictConfig:
+    """What a file holds, to be read only. It is parsed again if it has changed."""
+    status = file.stat()
+    return _parsed(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=1000)
+def _parsed(file: Path, mtime_ns: int, size: int) -> DictConfig:
+    content = OmegaConf.load(file)
+    assert isinstance(content, DictConfig)
+    return content
 
 
 def _value(content: DictConfig, package: str, key: str) -> Any:
