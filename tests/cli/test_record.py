@@ -19,7 +19,7 @@ from flnl.config.folders import CONF
 from flnl.console.cores import processor
 from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
-from flnl.core.state import Shelved
+from flnl.core.state import Spilled
 from flnl.engine.loop import NonFiniteError
 from flnl.record.run import RunRecord
 from flnl.run import progress
@@ -161,7 +161,7 @@ def test_a_client_that_diverges_is_left_out_and_counted(tmp_path: Path) -> None:
         first = next(parts.rounds())
         poisoned, size = first.cohort[2], parts.federation.sizes[first.cohort[2]]
         nan = ClientState(weight=torch.full((size,), math.nan))
-        results = parts.results(state=replace(parts.state, clients=Shelved({poisoned: nan})))
+        results = parts.results(state=replace(parts.state, clients=Spilled({poisoned: nan})))
         present = [poisoned in r.cohort for r in results]
         assert [r.metrics["left_out"] for r in results] == [float(p) for p in present]
         assert results[-1].state.counters.left_out == sum(present)

@@ -20,7 +20,7 @@ from flnl.core.step import Step
 from flnl.core.training import Training
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
-from flnl.engine.cuda_graph import Recorder
+from flnl.engine.cuda_graph import GraphRecorder
 from flnl.engine.executors import processes
 from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
@@ -33,7 +33,7 @@ from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
-from flnl.run.checkpoint import client_shelf
+from flnl.run.checkpoint import client_store
 from tests.cuda.watch import HEARD, waited, watch, watching
 from tests.properties.runs import assembled, difference, run
 from tests.properties.test_client_memory import ON_DISK
@@ -426,7 +426,7 @@ def test_a_client_that_cannot_be_recorded_runs_beside_the_others(gpu: str, caplo
 def test_a_recording_that_fails_in_a_branch_leaves_the_device_usable(gpu: str) -> None:
     """The branches join before the recording ends, and the next one is made."""
     device = torch.device(gpu, 0)
-    numbers, record = torch.arange(4.0, device=device), Recorder(device)
+    numbers, record = torch.arange(4.0, device=device), GraphRecorder(device)
 
     def doubled() -> Tensor:
         return numbers * 2
@@ -492,7 +492,7 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.L
 def test_a_recording_follows_others_that_are_gone_or_failed(gpu: str) -> None:
     """Torch ends a memory pool with its last graph; after a failure it leaves the side stream current."""
     library, device = torch.get_device_module(gpu), torch.device(gpu, 0)
-    numbers, record = torch.arange(4.0, device=device), Recorder(device)
+    numbers, record = torch.arange(4.0, device=device), GraphRecorder(device)
     before = library.current_stream()
 
     def doubled() -> Tensor:
@@ -618,7 +618,7 @@ def test_what_clients_keep_in_files_is_read_without_the_gpu(tmp_path: Path, gpu:
     words += ["train.keep_momentum=true", ON_DISK, "rounds=4"]
     stopped = run(words, tmp_path / "run", f"device={gpu}", "max_rounds=2")
     for name in ("cpu", gpu):
-        clients = stopped.state.clients.on(client_shelf(tmp_path / "run", torch.device(name)), 0)
+        clients = stopped.state.clients.on(client_store(tmp_path / "run", torch.device(name)), 0)
         kept = [momentum for client in clients if (momentum := clients[client].momentum) is not None]
         assert {p.device.type for momentum in kept for p in momentum.values()} == {torch.device(name).type}
     assert run(words, tmp_path / "run", "device=cpu", f"resume={tmp_path / 'run'}").record["status"] == "finished"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.engine.cuda_graph import Recorder
+from flnl.engine.cuda_graph import GraphRecorder
 from tests.cuda.watch import HEARD, watching
 
 MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -61,7 +61,7 @@ def test_waits_are_heard(name: str, gpu: str) -> None:
 @pytest.mark.parametrize("name", WAITING)
 def test_a_recording_refuses_what_waits(name: str, gpu: str) -> None:
     here = torch.ones(3, 3, device=gpu)
-    graph = Recorder(here.device)()
+    graph = GraphRecorder(here.device)()
     with pytest.raises(RuntimeError, match="captur"):
         graph.capture([(0, lambda: WAITING[name](here))])
     assert (here + 1).sum().item() == 18.0
@@ -70,7 +70,7 @@ def test_a_recording_refuses_what_waits(name: str, gpu: str) -> None:
 @pytest.mark.parametrize("name", ["arithmetic", "a choice"])
 def test_a_recording_computes_when_it_is_replayed(name: str, gpu: str) -> None:
     here = torch.ones(3, 3, device=gpu)
-    record = Recorder(here.device)
+    record = GraphRecorder(here.device)
     record.warm(lambda: QUICK[name](here))
     graph = record()
     result = graph.capture([(0, lambda: QUICK[name](here))])

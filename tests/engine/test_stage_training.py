@@ -13,7 +13,7 @@ from flnl.core.messages import ClientState
 from flnl.core.method import Method
 from flnl.core.optimizer import Adam, AdamW
 from flnl.core.stage import Stage
-from flnl.core.state import RoundResult, Shelved
+from flnl.core.state import RoundResult, Spilled
 from flnl.core.training import Training
 from flnl.engine import loop
 from flnl.engine.executors.processes import Processes
@@ -207,7 +207,7 @@ def test_clients_that_a_stage_does_not_visit_drop_what_it_does_not_continue(
     assert len(before.state.clients) == len(border.state.clients) == 2
     visited = set(after.cohort) if then.get("momentum", 1.0) else set()
     assert set(after.state.clients) == visited
-    fresh = replace(border.state, clients=Shelved())
+    fresh = replace(border.state, clients=Spilled())
     net = network(Point(2.0), classes=2, transform=dealt.dataset.transform)
     settings = loop.Settings(1, KEEPING, None, "drop")
     run = loop.Federated(toy, dealt, Sequential(net), NoEvaluation(), settings)

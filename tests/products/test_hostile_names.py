@@ -20,7 +20,7 @@ from rich.console import Console
 from flnl.commands import compare as program
 from flnl.commands import guard, predict
 from flnl.commands.predict import Prediction
-from flnl.console.terminal import Lines, cell, print_line, visible
+from flnl.console.terminal import LineFormatter, cell, print_line, visible
 from flnl.core.errors import UserError
 from flnl.data.datasets.label_file import read_label_file
 from flnl.instruments.card import card as cards
@@ -75,9 +75,9 @@ def test_warnings_are_one_line_and_tracebacks_keep_theirs() -> None:
     except ValueError:
         failure = sys.exc_info()
     record = logging.LogRecord("a", logging.WARNING, "", 0, "%s is left out", (NASTY + "\n",), None)
-    assert Lines("%(message)s").format(record) == f"WARNING: {WRITTEN}\\n is left out"
+    assert LineFormatter("%(message)s").format(record) == f"WARNING: {WRITTEN}\\n is left out"
     record.exc_info = failure
-    assert Lines("%(message)s").format(record).count("\n") > 2
+    assert LineFormatter("%(message)s").format(record).count("\n") > 2
 
 
 def test_an_error_names_a_file_in_one_line(said: Commands) -> None:

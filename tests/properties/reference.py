@@ -10,7 +10,7 @@ import torch
 from filelock import FileLock
 
 from flnl.config import compose
-from flnl.core.state import FederatedState, RoundResult, Shelved
+from flnl.core.state import FederatedState, RoundResult, Spilled
 from flnl.run.session import Session
 from flnl.run.train import train
 from tests.properties.runs import Ran, copied, difference, rounds
@@ -82,6 +82,6 @@ def _rounds(words: Sequence[str], place: Path) -> dict[str, Any]:
 
 
 def _alone(result: RoundResult) -> RoundResult:
-    """The result without the shelf that its run keeps clients' states on."""
-    clients = Shelved(dict(result.state.clients.items()))
+    """The result without the store that its run keeps clients' states on."""
+    clients = Spilled(dict(result.state.clients.items()))
     return replace(result, state=replace(result.state, clients=clients))

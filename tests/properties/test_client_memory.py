@@ -8,9 +8,9 @@ import torch
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
 from flnl.core.payload import Payload
-from flnl.core.state import Shelved
-from flnl.run.checkpoint import client_shelf
-from flnl.storage.shelf import Shelf
+from flnl.core.state import Spilled
+from flnl.run.checkpoint import client_store
+from flnl.storage.content_store import ContentStore
 from tests.properties.runs import difference, run
 from tests.registry import BY_NAME
 
@@ -60,11 +60,11 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 
 
 def test_no_more_is_held_than_allowed_and_the_oldest_leave_first(tmp_path: Path) -> None:
-    shelf = client_shelf(tmp_path)
-    found = Shelved[ClientState]().on(shelf, 2000)
+    store = client_store(tmp_path)
+    found = Spilled[ClientState]().on(store, 2000)
     for client in range(5):
         found = found.updated({client: keeps(client)})
-        assert found.size == sum(shelf.size(s) for s in found.held.values()) <= 2000
+        assert found.size == sum(store.size(s) for s in found.held.values()) <= 2000
     assert list(found.held) == [3, 4]
     assert [int(found[c].labels[0]) for c in found] == [0, 1, 2, 3, 4]  # type: ignore[index]
     again = found.updated({0: keeps(7)})
@@ -74,7 +74,7 @@ def test_no_more_is_held_than_allowed_and_the_oldest_leave_first(tmp_path: Path)
 
 
 def test_what_is_dropped_is_gone_and_what_is_larger_than_the_limit_is_on_disk(tmp_path: Path) -> None:
-    found = Shelved[ClientState]().on(client_shelf(tmp_path), 2000).updated({c: keeps(c) for c in range(4)})
+    found = Spilled[ClientState]().on(client_store(tmp_path), 2000).updated({c: keeps(c) for c in range(4)})
     smaller = found.updated({}, without=[0, 3])
     assert list(smaller) == [1, 2]
     assert 0 not in smaller
@@ -83,9 +83,9 @@ def test_what_is_dropped_is_gone_and_what_is_larger_than_the_limit_is_on_disk(tm
 
 
 def test_everything_that_a_client_keeps_comes_back(tmp_path: Path) -> None:
-    shelf = client_shelf(tmp_path)
+    store = client_store(tmp_path)
     state = ClientState(torch.arange(3), torch.rand(3), {"term": {"h": torch.rand(2, 2), "n": (1, 2.5)}}, Payload())
-    back = shelf.get(shelf.put(state))
+    back = store.get(store.put(state))
     assert difference(state.terms, back.terms) is None
     assert state.labels is not None
     assert back.labels is not None
@@ -93,19 +93,19 @@ def test_everything_that_a_client_keeps_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_file_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> None:
-    shelf = client_shelf(tmp_path)
-    name = shelf.put(keeps(1))
+    store = client_store(tmp_path)
+    name = store.put(keeps(1))
     (tmp_path / "clients" / name).write_bytes(b"")  # renamed, but its content had not reached the disk
-    assert shelf.put(keeps(1)) == name  # the resumed run computes the same state
-    assert int(shelf.get(name).labels[0]) == 1  # type: ignore[index]
+    assert store.put(keeps(1)) == name  # the resumed run computes the same state
+    assert int(store.get(name).labels[0]) == 1  # type: ignore[index]
 
 
 def test_names_of_states_are_on_the_disk_when_the_states_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was renamed, and whose folder was not flushed, may be gone after a crash of the machine."""
     flushed: list[Path] = []
-    monkeypatch.setattr("flnl.storage.shelf.flush_names", flushed.append)
-    shelf = Shelf[str](tmp_path / "clients", str.encode, bytes.decode, len)
-    name = shelf.put("state")
+    monkeypatch.setattr("flnl.storage.content_store.flush_names", flushed.append)
+    store = ContentStore[str](tmp_path / "clients", str.encode, bytes.decode, len)
+    name = store.put("state")
     assert not flushed
-    shelf.sync([name])
+    store.sync([name])
     assert flushed == [tmp_path / "clients"]

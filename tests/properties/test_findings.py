@@ -354,6 +354,9 @@ def test_who_measures_and_draws_imports_no_method() -> None:
 def test_the_vocabulary_imports_neither_the_engine_nor_what_stores_it() -> None:
     names = imported([core_parts, method, vocabulary, scaling])
     assert "flnl.core.model.Model" in names, "imports are found"
-    assert not {"flnl.engine.network", "flnl.storage.shelf", "flnl.engine.device_images", "flnl.run.checkpoint"} & set(
-        names
-    )
+    assert not {
+        "flnl.engine.network",
+        "flnl.storage.content_store",
+        "flnl.engine.device_images",
+        "flnl.run.checkpoint",
+    } & set(names)

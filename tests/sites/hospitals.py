@@ -8,7 +8,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from flnl.sites import site_folder
-from flnl.sites.federation import FILE, Federation
+from flnl.sites.federation import FILE, FederationFolder
 from flnl.sites.site_folder import TEMPLATE, SiteFolder
 from tests.properties.runs import Ran, run
 
@@ -43,12 +43,12 @@ def simulated(folder: Path, output: Path, words: Sequence[str]) -> Ran:
     return run([*data, "executor=sequential", *QUICK, *words], output)
 
 
-def write_federation(folder: Path, address: str = "127.0.0.1:1") -> Federation:
+def write_federation(folder: Path, address: str = "127.0.0.1:1") -> FederationFolder:
     """A federation without keys."""
     folder.mkdir(exist_ok=True)
     values = {"name": "lung", "address": address, "listen": address, "sites": [*SIZES], "classes": []}
     (folder / FILE).write_text(yaml.safe_dump(values))
-    return Federation.read(folder)
+    return FederationFolder.read(folder)
 
 
 def set_values(site: Path, **values: object) -> SiteFolder:

@@ -27,7 +27,7 @@ class LostError(Exception):
 
 
 class FailedError(Exception):
-    """A message ends with an error of the carrier."""
+    """A message ends with an error of the transport."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from PIL import Image
 
 from flnl.audit.options import Options
 from flnl.core.errors import UserError
-from flnl.sites import desk, link, sockets
+from flnl.sites import link, runtime, sockets
 from flnl.sites.audit_messages import CountedMarks
 from flnl.sites.auditing import SiteAudit
 from flnl.sites.link import Link
@@ -247,7 +247,7 @@ def test_the_text_of_an_error_stays_at_the_site(
         raise kind(f"labels.csv, row 3: {CANARY}")
 
     sites = Marked(tmp_path)
-    monkeypatch.setattr(desk, "entered", fails)
+    monkeypatch.setattr(runtime, "entered", fails)
     with pytest.raises(UserError, match=f"failed: {kind.__name__}\n"):
         sites.serve(sites.output, (*FEDAVG, "fraction=1.0"))
     assert len(frames) > 5

@@ -16,12 +16,12 @@ from flnl.core.errors import UserError
 from flnl.engine.loop import NonFiniteError
 from flnl.run.apart import AwayError
 from flnl.sites import executor, link, messages, wire
-from flnl.sites.carrier import Loopback
-from flnl.sites.desk import Desk
 from flnl.sites.messages import Parts
+from flnl.sites.runtime import SiteRuntime
+from flnl.sites.transport import Loopback
 from tests.properties.runs import Ran, difference, run
 from tests.registry import TINY
-from tests.sites.test_desk import visits_counted
+from tests.sites.test_runtime import visits_counted
 
 WORDS = (
     *(word for word in TINY if not word.startswith("executor=")),
@@ -33,14 +33,14 @@ AWAY = ("executor.patience=0.00005",)
 
 @dataclass
 class Faulty(Loopback):
-    """A carrier that may lose a message, or the answer to one, and whose sites may be away or start again."""
+    """A transport that may lose a message, or the answer to one, and whose sites may be away or start again."""
 
     lost: Callable[[str, dict[str, Any]], str] = lambda to, header: ""  # "message", "answer", "restart" or nothing
     away: set[str] = field(default_factory=set)
     pushed: list[tuple[str, str]] = field(default_factory=list)
 
     def nodes(self) -> Sequence[str]:
-        return [name for name in self.desks if name not in self.away]
+        return [name for name in self.runtimes if name not in self.away]
 
     def push(self, to: str, parts: Parts, ttl: float) -> str:
         self.pushed.append((to, str(wire.plain_in(parts[0], 10**8)["kind"])))
@@ -59,27 +59,27 @@ class Faulty(Loopback):
                     super().pull([number])
                     continue
                 case "restart":
-                    desk = self.desks[to]
-                    again = Desk(desk.data, desk.folder, desk.policy, desk.device, desk.building)
-                    self.desks = {**self.desks, to: again}
+                    runtime = self.runtimes[to]
+                    again = SiteRuntime(runtime.data, runtime.folder, runtime.policy, runtime.device, runtime.building)
+                    self.runtimes = {**self.runtimes, to: again}
             if to not in self.away:  # the fault may have been that
                 return super().pull([number])
         return {}
 
 
 @pytest.fixture
-def carriers(monkeypatch: pytest.MonkeyPatch) -> list[Faulty]:
-    """The carriers of runs from now on; ``FAULT`` is what they do."""
+def transports(monkeypatch: pytest.MonkeyPatch) -> list[Faulty]:
+    """The transports of runs from now on; ``FAULT`` is what they do."""
     made = list[Faulty]()
     monkeypatch.setattr(link, "WAITS", 0.01)
     monkeypatch.setattr(link, "LOOKS", 0.05)
     return made
 
 
-def faulty(monkeypatch: pytest.MonkeyPatch, carriers: list[Faulty], **how: Any) -> None:
-    def make(desks: Mapping[str, Desk]) -> Faulty:
-        carriers.append(Faulty(desks, **how))
-        return carriers[-1]
+def faulty(monkeypatch: pytest.MonkeyPatch, transports: list[Faulty], **how: Any) -> None:
+    def make(runtimes: Mapping[str, SiteRuntime]) -> Faulty:
+        transports.append(Faulty(runtimes, **how))
+        return transports[-1]
 
     monkeypatch.setattr(executor, "Loopback", make)
 
@@ -105,49 +105,49 @@ def once(what: str, kind: str) -> Callable[[str, dict[str, Any]], str]:
 
 @pytest.mark.parametrize("what", ["message", "answer"])
 def test_what_is_lost_is_sent_again_and_no_visit_is_done_twice(
-    what: str, whole: Ran, carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    what: str, whole: Ran, transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    faulty(monkeypatch, carriers, lost=once(what, "task"))
+    faulty(monkeypatch, transports, lost=once(what, "task"))
     trained = visits_counted(monkeypatch)
     done = run(WORDS, tmp_path / "run", "executor.ttl=0.05")
     assert difference(done.state.server, whole.state.server) is None
     assert done.state.counters == whole.state.counters
     assert len(trained) == whole.state.counters.participations
-    visited = {to for to, kind in carriers[0].pushed if kind == "task"}
-    assert sum(kind == "task" for _, kind in carriers[0].pushed) >= len(trained) + len(visited)
+    visited = {to for to, kind in transports[0].pushed if kind == "task"}
+    assert sum(kind == "task" for _, kind in transports[0].pushed) >= len(trained) + len(visited)
 
 
 def test_a_site_that_starts_again_goes_on_with_the_run(
-    whole: Ran, carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    whole: Ran, transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Before each message: it knows of a run what its folder has."""
-    faulty(monkeypatch, carriers, lost=lambda to, header: "restart")
+    faulty(monkeypatch, transports, lost=lambda to, header: "restart")
     done = run(WORDS, tmp_path / "run")
     assert difference(done.state.server, whole.state.server) is None
     assert len([*done.folder.glob("sites/*/runs/*/labels.csv")]) == 8
 
 
 def test_a_site_that_comes_back_is_asked_again_at_once(
-    whole: Ran, carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    whole: Ran, transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A message that reached it before it ended is lost; its time, an hour, is not waited for."""
     times = itertools.count()
 
     def lost(to: str, header: dict[str, Any]) -> str:
         if to == name and header["kind"] == "task" and next(times) == 0:
-            carriers[0].away.add(to)
+            transports[0].away.add(to)
             begun.append(time.monotonic())
             return "message"
         return ""
 
     name, begun, words = "0", list[float](), (*WORDS, "fraction=1.0")
-    faulty(monkeypatch, carriers, lost=lost)
+    faulty(monkeypatch, transports, lost=lost)
     look = Faulty.nodes
 
-    def nodes(carrier: Faulty) -> Sequence[str]:
-        there = look(carrier)
+    def nodes(transport: Faulty) -> Sequence[str]:
+        there = look(transport)
         if begun and time.monotonic() - begun[0] > 0.2:
-            carrier.away.clear()
+            transport.away.clear()
         return there
 
     monkeypatch.setattr(Faulty, "nodes", nodes)
@@ -157,30 +157,30 @@ def test_a_site_that_comes_back_is_asked_again_at_once(
 
 
 def test_a_site_that_is_away_ends_the_run_by_name_and_the_run_goes_on(
-    whole: Ran, carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    whole: Ran, transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The state of the rounds that are done is kept, though no checkpoint was due."""
 
     def lost(to: str, header: dict[str, Any]) -> str:
         if header["kind"] == "task" and len(visited) > whole.state.counters.participations // 2:
-            carriers[-1].away = {*carriers[-1].desks}
+            transports[-1].away = {*transports[-1].runtimes}
         return ""
 
     visited = visits_counted(monkeypatch)
-    faulty(monkeypatch, carriers, lost=lost)
+    faulty(monkeypatch, transports, lost=lost)
     with pytest.raises(
         AwayError, match=r"site \d.* did not answer in executor.patience=5e-05 hours: go on with resume"
     ):
         run(WORDS, tmp_path / "run", *AWAY)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*.pt")] == ["round_00000001.pt"]
-    faulty(monkeypatch, carriers)
+    faulty(monkeypatch, transports)
     done = run(WORDS, tmp_path / "run", "resume=true")
     assert difference(done.state.server, whole.state.server) is None
     assert len(visited) == whole.state.counters.participations
 
 
 def test_a_run_may_go_on_without_a_site_that_is_away(
-    carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is left out as one whose model is not finite, and its model is not counted as one that has come."""
     words = (*WORDS, "fraction=1.0", "rounds=1", "executor.absent=drop", *AWAY)
@@ -188,7 +188,7 @@ def test_a_run_may_go_on_without_a_site_that_is_away(
     def lost(to: str, header: dict[str, Any]) -> str:
         return "message" if to == "3" and header["kind"] == "task" else ""
 
-    faulty(monkeypatch, carriers, lost=lost)
+    faulty(monkeypatch, transports, lost=lost)
     with caplog.at_level(logging.WARNING):
         done = run(words, tmp_path / "run")
     assert (done.state.counters.left_out, done.state.counters.participations) == (1, 8)
@@ -201,22 +201,24 @@ def test_a_run_may_go_on_without_a_site_that_is_away(
 
 
 def test_what_is_asked_of_all_waits_for_all(
-    carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Such as the end of a run, which is over nevertheless."""
-    faulty(monkeypatch, carriers, lost=lambda to, header: "message" if to == "3" and header["kind"] == "finish" else "")
+    faulty(
+        monkeypatch, transports, lost=lambda to, header: "message" if to == "3" and header["kind"] == "finish" else ""
+    )
     words = (*WORDS[:-1], "fraction=1.0", "rounds=1", "executor.absent=drop", *AWAY)
     run(words, tmp_path / "run")
-    assert [to for to, of in carriers[0].pushed if of == "finish"] == [str(c) for c in range(8)]
+    assert [to for to, of in transports[0].pushed if of == "finish"] == [str(c) for c in range(8)]
     assert not [*(tmp_path / "run").glob("sites/3/runs/*/labels.csv")]
 
 
 def test_a_refusal_is_told_though_a_site_is_away(
-    carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not only once the patience for who is away has ended, in a day."""
     monkeypatch.setattr(link, "OTHERS", 0.2)
-    faulty(monkeypatch, carriers, lost=lambda to, header: "message" if to == "3" else "")
+    faulty(monkeypatch, transports, lost=lambda to, header: "message" if to == "3" else "")
     words = (
         *(word for word in WORDS if not word.startswith(("method=", "rounds="))),
         *("method=fednoro", "max_rounds=1"),
@@ -245,7 +247,7 @@ def test_a_state_that_is_lost_can_be_done_without(tmp_path: Path) -> None:
 
 
 def test_other_versions_are_told(
-    carriers: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    transports: list[Faulty], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = itertools.count()
 

@@ -12,7 +12,7 @@ import yaml
 
 from flnl.core.errors import UserError
 from flnl.sites import federation, flower_environment, site_folder, units
-from flnl.sites.federation import Federation, Invitation
+from flnl.sites.federation import FederationFolder, Invitation
 from flnl.sites.flower_environment import VARIABLE, Flower
 from flnl.sites.site_folder import SiteFolder
 
@@ -34,20 +34,20 @@ def flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Flower:
 
 
 @pytest.fixture
-def lung(flower: Flower, tmp_path: Path) -> Federation:
+def lung(flower: Flower, tmp_path: Path) -> FederationFolder:
     shared = ["dataset=image_folder", "dataset.image_size=64"]
     sites = ["north", "south", "east"]
     return federation.make(tmp_path / "lung", flower, "fl.example.org:8443", sites, classes=["a", "b's"], data=shared)
 
 
-def test_a_federation_is_what_it_was_made_of(lung: Federation) -> None:
+def test_a_federation_is_what_it_was_made_of(lung: FederationFolder) -> None:
     assert (lung.name, lung.address, lung.listen) == ("lung", "fl.example.org:8443", "0.0.0.0:8443")
     assert (lung.sites, lung.classes) == (("north", "south", "east"), ("a", "b's"))
     assert (lung.folder / "server.crt").read_text().split()[2:] == ["fl.example.org", "localhost", "127.0.0.1"]
     assert lung.folder.stat().st_mode & 0o077 == 0
 
 
-def test_an_invitation_has_nothing_secret(lung: Federation) -> None:
+def test_an_invitation_has_nothing_secret(lung: FederationFolder) -> None:
     text = (lung.folder / "invitation.toml").read_text()
     invited = Invitation.read(lung.folder / "invitation.toml")
     assert (invited.name, invited.address, invited.sites) == ("lung", "fl.example.org:8443", ("north", "south", "east"))
@@ -56,7 +56,7 @@ def test_an_invitation_has_nothing_secret(lung: Federation) -> None:
     assert PUBLIC not in text
 
 
-def test_a_site_has_what_the_invitation_says(lung: Federation, flower: Flower, tmp_path: Path) -> None:
+def test_a_site_has_what_the_invitation_says(lung: FederationFolder, flower: Flower, tmp_path: Path) -> None:
     site = site_folder.make(tmp_path / "lung-north", flower, lung.folder / "invitation.toml", "north")
     assert site == SiteFolder.read(tmp_path / "lung-north")
     assert (site.name, site.federation, site.server) == ("north", "lung", "fl.example.org:8443")
@@ -68,7 +68,7 @@ def test_a_site_has_what_the_invitation_says(lung: Federation, flower: Flower, t
     assert site.folder.stat().st_mode & 0o077 == 0
 
 
-def test_each_site_is_admitted_once_by_its_own_key(lung: Federation, tmp_path: Path) -> None:
+def test_each_site_is_admitted_once_by_its_own_key(lung: FederationFolder, tmp_path: Path) -> None:
     key, other, private = tmp_path / "n.pub", tmp_path / "s.pub", tmp_path / "node"
     key.write_text(f"{PUBLIC} north\n")
     other.write_text(OTHER)
@@ -113,7 +113,7 @@ def test_a_wrong_federation_is_not_made(
     assert not (tmp_path / "f").exists()
 
 
-def test_nothing_is_made_anew(lung: Federation, flower: Flower, tmp_path: Path) -> None:
+def test_nothing_is_made_anew(lung: FederationFolder, flower: Flower, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is there already"):
         federation.make(lung.folder, flower, "a:1", ["a"])
     site_folder.make(tmp_path / "n", flower, lung.folder / "invitation.toml", "north")
@@ -188,7 +188,7 @@ def test_an_invitation_names_neither_code_nor_places(flower: Flower, tmp_path: P
     ],
 )
 def test_a_wrong_value_of_a_site_is_named(
-    lung: Federation, flower: Flower, tmp_path: Path, values: dict[str, object], reason: str
+    lung: FederationFolder, flower: Flower, tmp_path: Path, values: dict[str, object], reason: str
 ) -> None:
     site = site_folder.make(tmp_path / "n", flower, lung.folder / "invitation.toml", "north")
     path = site.folder / "site.yaml"
@@ -197,7 +197,7 @@ def test_a_wrong_value_of_a_site_is_named(
         SiteFolder.read(site.folder)
 
 
-def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path: Path) -> None:
+def test_a_run_is_approved_by_its_key(lung: FederationFolder, flower: Flower, tmp_path: Path) -> None:
     site = site_folder.make(tmp_path / "n", flower, lung.folder / "invitation.toml", "north")
     assert site.approved == set()
     for key in ("a" * 64, "b" * 64):
@@ -215,7 +215,7 @@ def test_a_run_is_approved_by_its_key(lung: Federation, flower: Flower, tmp_path
 
 
 def test_runs_that_were_asked_for_long_ago_are_forgotten(
-    lung: Federation, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lung: FederationFolder, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last ones are known, in whatever order their keys sort, and one that asks again stays."""
     monkeypatch.setattr(site_folder, "REMEMBERED", 2)
@@ -229,7 +229,7 @@ def test_runs_that_were_asked_for_long_ago_are_forgotten(
 
 
 def test_units_give_a_supernode_the_socket_alone(
-    lung: Federation, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lung: FederationFolder, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = site_folder.make(tmp_path / "sites" / "lung-north", flower, lung.folder / "invitation.toml", "north")
     site = replace(site, data=("dataset=image_folder", "dataset.root='/data/lung'", "dataset.labels=x.csv"))

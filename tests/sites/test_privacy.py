@@ -21,7 +21,7 @@ from flnl.sites import wire
 from flnl.sites.messages import RefusedError
 from flnl.sites.policy import Ledger, Policy, revealed
 from tests.properties.runs import Ran, assembled, difference, run
-from tests.sites.test_desk import WORDS, link_of, recorded
+from tests.sites.test_runtime import WORDS, link_of, recorded
 
 FEDPEER = (*WORDS[:-2], "method=fedpeer", "rounds=1", "data_seed=1", "max_rounds=1")
 
@@ -134,18 +134,18 @@ def test_no_label_no_pixel_and_no_name_leaves_a_site(tmp_path: Path) -> None:
     """FedCorr corrects labels; its frames, and what the server holds, have neither those nor samples."""
     words = [*WORDS[:-2], "method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "method.theta=0.15"]
     with assembled([*words, "noise.rho=0.8", "executor.folder=" + str(tmp_path / "sites")], tmp_path / "run") as parts:
-        desks = link_of(parts).carrier.desks  # type: ignore[attr-defined]
-        carrier = recorded(parts)
+        runtimes = link_of(parts).transport.runtimes  # type: ignore[attr-defined]
+        transport = recorded(parts)
         state = parts.results()[-1].state
         link_of(parts).finish(state)
-        up = b"".join(part for message in carrier.up for part in message)
+        up = b"".join(part for message in transport.up for part in message)
         kept = b"".join(path.read_bytes() for path in (tmp_path / "sites").glob("*/runs/*/states/*"))
         found = 0
-        for desk in desks.values():
-            labels, pixels = desk.data.samples.given, desk.data.samples.read()
+        for runtime in runtimes.values():
+            labels, pixels = runtime.data.samples.given, runtime.data.samples.read()
             images = [image.numpy().tobytes() for image in pixels]
             runs = [labels.to(dtype).numpy().tobytes() for dtype in (torch.int64, torch.int32, torch.uint8)]
-            secret = (desk.folder / "secret.key").read_bytes()
+            secret = (runtime.folder / "secret.key").read_bytes()
             for canary in (*images, *runs, secret, secret.hex().encode(), str(tmp_path).encode()):
                 assert canary not in up
         for client in state.clients:

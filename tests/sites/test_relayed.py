@@ -1,4 +1,4 @@
-"""The carrier over a relay: answers come once, and what is known to be lost is sent again."""
+"""The transport over a relay: answers come once, and what is known to be lost is sent again."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def carrier(tmp_path: Path) -> Iterator[Relayed]:
+def transport(tmp_path: Path) -> Iterator[Relayed]:
     made = Relayed(sockets.listening(tmp_path / "s", 0o600))
     yield made
     made.close()
@@ -35,43 +35,45 @@ def echo(parts: Parts) -> Parts:
     return [b"echo", *parts]
 
 
-def answered(carrier: Relayed, ids: list[str], seconds: float = 10.0) -> Mapping[str, Parts]:
+def answered(transport: Relayed, ids: list[str], seconds: float = 10.0) -> Mapping[str, Parts]:
     """Ask until all have come."""
     found: dict[str, Parts] = {}
     until = time.monotonic() + seconds
     while len(found) < len(ids) and time.monotonic() < until:
-        found |= carrier.pull([one for one in ids if one not in found])
+        found |= transport.pull([one for one in ids if one not in found])
     return found
 
 
-def test_each_message_has_its_answer_once(carrier: Relayed, tmp_path: Path) -> None:
+def test_each_message_has_its_answer_once(transport: Relayed, tmp_path: Path) -> None:
     RelayHere(tmp_path / "s", {"a": Node(echo), "b": Node(echo)}).start()
-    ids = [carrier.push(site, [text], 60.0) for site, text in (("a", b"1"), ("b", b"2"), ("a", b"3"))]
-    assert answered(carrier, ids) == {ids[0]: [b"echo", b"1"], ids[1]: [b"echo", b"2"], ids[2]: [b"echo", b"3"]}
-    assert carrier.pull(ids) == {}
-    assert carrier.nodes() == ["a", "b"]
+    ids = [transport.push(site, [text], 60.0) for site, text in (("a", b"1"), ("b", b"2"), ("a", b"3"))]
+    assert answered(transport, ids) == {ids[0]: [b"echo", b"1"], ids[1]: [b"echo", b"2"], ids[2]: [b"echo", b"3"]}
+    assert transport.pull(ids) == {}
+    assert transport.nodes() == ["a", "b"]
 
 
-def test_three_thousand_sites_that_answer_at_once_are_heard(carrier: Relayed, tmp_path: Path) -> None:
+def test_three_thousand_sites_that_answer_at_once_are_heard(transport: Relayed, tmp_path: Path) -> None:
     """A frame has 4,096 parts at most, and an answer two."""
     nodes = {f"site-{number}": Node(lambda parts: [b"done", *parts]) for number in range(3000)}
     relay = RelayHere(tmp_path / "s", nodes)
     relay.start()
-    ids = [carrier.push(site, [site.encode()], 60.0) for site in nodes]
-    assert answered(carrier, ids, 60.0) == {one: [b"done", site.encode()] for one, site in zip(ids, nodes, strict=True)}
+    ids = [transport.push(site, [site.encode()], 60.0) for site in nodes]
+    assert answered(transport, ids, 60.0) == {
+        one: [b"done", site.encode()] for one, site in zip(ids, nodes, strict=True)
+    }
     assert len(relay.seen) == 3000
 
 
 def test_answers_are_asked_for_in_frames_that_take_them(
-    carrier: Relayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: Relayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All have come when they are asked for, and together they are larger than a frame may be."""
     monkeypatch.setattr(sockets, "MOST", 250_000)
     monkeypatch.setattr(sockets.receive, "__defaults__", (250_000, *(sockets.receive.__defaults__ or ())[1:]))
     monkeypatch.setattr(relayed, "ANSWER_ADDS", 10)
     RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
-    ids = [carrier.push("a", [bytes(100_000)], 60.0) for _ in range(5)]
-    assert answered(carrier, ids) == {one: [b"echo", bytes(100_000)] for one in ids}
+    ids = [transport.push("a", [bytes(100_000)], 60.0) for _ in range(5)]
+    assert answered(transport, ids) == {one: [b"echo", bytes(100_000)] for one in ids}
 
 
 @pytest.mark.parametrize(
@@ -85,14 +87,14 @@ def test_answers_are_asked_for_in_frames_that_take_them(
     ],
 )
 def test_an_answer_that_is_too_large_fills_no_memory(
-    carrier: Relayed, tmp_path: Path, asked: list[bytes], answer: list[int], told: str
+    transport: Relayed, tmp_path: Path, asked: list[bytes], answer: list[int], told: str
 ) -> None:
     """It costs 8 MiB at most; its site is known, and those that answer in the same frame are heard."""
     Zeros(tmp_path / "s", {"a": Node(echo), "b": Node(echo)}, sizes=answer).start()
-    ids = [carrier.push(site, asked, 60.0) for site in ("a", "b")]
+    ids = [transport.push(site, asked, 60.0) for site in ("a", "b")]
     tracemalloc.start()
     try:
-        found = answered(carrier, ids, 60.0)
+        found = answered(transport, ids, 60.0)
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     finally:
         tracemalloc.stop()
@@ -119,28 +121,28 @@ class Zeros(RelayHere):
         server.sendall(b"echo")
 
 
-def test_only_what_is_asked_for_is_given(carrier: Relayed, tmp_path: Path) -> None:
+def test_only_what_is_asked_for_is_given(transport: Relayed, tmp_path: Path) -> None:
     RelayHere(tmp_path / "s", {"a": Node(echo)}).start()
-    first, second = (carrier.push("a", [text], 60.0) for text in (b"1", b"2"))
-    assert answered(carrier, [second]) == {second: [b"echo", b"2"]}
-    assert answered(carrier, [first]) == {first: [b"echo", b"1"]}
+    first, second = (transport.push("a", [text], 60.0) for text in (b"1", b"2"))
+    assert answered(transport, [second]) == {second: [b"echo", b"2"]}
+    assert answered(transport, [first]) == {first: [b"echo", b"1"]}
 
 
-def test_a_message_waits_for_its_site(carrier: Relayed, tmp_path: Path) -> None:
+def test_a_message_waits_for_its_site(transport: Relayed, tmp_path: Path) -> None:
     away = Node(echo, there=False)
     relay = RelayHere(tmp_path / "s", {"a": away})
     relay.start()
-    number = carrier.push("a", [b"1"], 60.0)
+    number = transport.push("a", [b"1"], 60.0)
     for _ in range(5):
-        assert carrier.pull([number]) == {}
+        assert transport.pull([number]) == {}
     assert not relay.seen
-    assert carrier.nodes() == []
+    assert transport.nodes() == []
     away.there = True
-    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    assert answered(transport, [number]) == {number: [b"echo", b"1"]}
     assert 50 < relay.ttls[0] <= 60
 
 
-def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_failed_is_sent_again(transport: Relayed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     calls: list[Parts] = []
 
@@ -151,14 +153,14 @@ def test_what_failed_is_sent_again(carrier: Relayed, tmp_path: Path, caplog: pyt
         return parts
 
     RelayHere(tmp_path / "s", {"a": Node(third_time)}).start()
-    number = carrier.push("a", [b"1"], 60.0)
-    assert answered(carrier, [number]) == {number: [b"1"]}
+    number = transport.push("a", [b"1"], 60.0)
+    assert answered(transport, [number]) == {number: [b"1"]}
     assert calls == [[b"1"]] * 3
     told = "a: a message was not delivered, and is sent again: the site's SuperNode is not connected"
     assert caplog.messages == [told] * 2
 
 
-def test_what_a_node_lost_is_sent_to_the_one_that_was_started_again(carrier: Relayed, tmp_path: Path) -> None:
+def test_what_a_node_lost_is_sent_to_the_one_that_was_started_again(transport: Relayed, tmp_path: Path) -> None:
     node = Node(echo)
 
     def lost(parts: Parts) -> Parts:
@@ -167,12 +169,12 @@ def test_what_a_node_lost_is_sent_to_the_one_that_was_started_again(carrier: Rel
     node.handle = lost
     relay = RelayHere(tmp_path / "s", {"a": node})
     relay.start()
-    number = carrier.push("a", [b"1"], 60.0)
+    number = transport.push("a", [b"1"], 60.0)
     for _ in range(10):
-        assert carrier.pull([number]) == {}
+        assert transport.pull([number]) == {}
     assert relay.seen == ["a"]  # nobody knows yet
     node.handle, node.activated = echo, "2"
-    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    assert answered(transport, [number]) == {number: [b"echo", b"1"]}
     assert relay.seen == ["a", "a"]
 
 
@@ -188,11 +190,11 @@ def test_what_a_relay_lost_is_sent_by_the_next(tmp_path: Path) -> None:
     def lost(parts: Parts) -> Parts:
         raise LostError
 
-    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), revive)
-    number = carrier.push("a", [b"1"], 60.0)
-    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
+    transport = Relayed(sockets.listening(tmp_path / "s", 0o600), revive)
+    number = transport.push("a", [b"1"], 60.0)
+    assert answered(transport, [number]) == {number: [b"echo", b"1"]}
     assert len(started) == 4
-    carrier.close()
+    transport.close()
 
 
 def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None:
@@ -211,10 +213,10 @@ def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None
         stuck.wait(60)
         return parts
 
-    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), revive, lambda: lives[0])
-    number = carrier.push("a", [b"1"], 60.0)
-    assert answered(carrier, [number]) == {number: [b"echo", b"1"]}
-    carrier.close()
+    transport = Relayed(sockets.listening(tmp_path / "s", 0o600), revive, lambda: lives[0])
+    number = transport.push("a", [b"1"], 60.0)
+    assert answered(transport, [number]) == {number: [b"echo", b"1"]}
+    transport.close()
     stuck.set()
     for thread in threads:
         thread.join(10)
@@ -222,14 +224,14 @@ def test_a_relay_that_cannot_answer_any_more_is_given_up(tmp_path: Path) -> None
 
 def test_what_need_not_be_delivered_any_more_is_not(tmp_path: Path) -> None:
     now = [0.0]
-    carrier = Relayed(sockets.listening(tmp_path / "s", 0o600), clock=lambda: now[0])
+    transport = Relayed(sockets.listening(tmp_path / "s", 0o600), clock=lambda: now[0])
     away = Node(echo, there=False)
     relay = RelayHere(tmp_path / "s", {"a": away})
     relay.start()
-    number = carrier.push("a", [b"1"], 60.0)
-    assert carrier.pull([number]) == {}
+    number = transport.push("a", [b"1"], 60.0)
+    assert transport.pull([number]) == {}
     now[0], away.there = 61.0, True
     for _ in range(5):
-        assert carrier.pull([number]) == {}
+        assert transport.pull([number]) == {}
     assert not relay.seen
-    carrier.close()
+    transport.close()

@@ -13,7 +13,7 @@ from flnl.audit.performing import perform as perform_pooled
 from flnl.commands import site as site_command
 from flnl.core.errors import UserError
 from flnl.sites import audit, greeting, link, relayed, sockets
-from flnl.sites.audit import federation_of, over_carrier
+from flnl.sites.audit import federation_of, over_transport
 from flnl.sites.federation import SOCKET
 from flnl.sites.policy import Ledger
 from flnl.sites.relayed import Relayed
@@ -37,19 +37,19 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Served(Sites):
-    """A run of ``flnl serve``, and its audits over the same carrier."""
+    """A run of ``flnl serve``, and its audits over the same transport."""
 
     output: Path
 
     def audit(self, options: Options, nodes: dict[str, Node] | None = None, patience: float | None = None) -> Path:
         federation = federation_of(self.output, options)
         path = federation.folder / SOCKET
-        carrier = Relayed(sockets.listening(path, 0o600))
+        transport = Relayed(sockets.listening(path, 0o600))
         RelayHere(path, self.nodes() if nodes is None else nodes).start()
         try:
-            over_carrier(carrier, federation, self.output, options, patience)
+            over_transport(transport, federation, self.output, options, patience)
         finally:
-            carrier.close()
+            transport.close()
             path.unlink()
         return self.output / "audit"
 

@@ -28,12 +28,12 @@ from flnl.evaluation.recording import Sums
 from flnl.run import checkpoint
 from flnl.run.train import train
 from flnl.sites import greeting, link, messages, recorded, relayed, serving, site, sockets, wire
-from flnl.sites.federation import SOCKET, Federation
+from flnl.sites.federation import SOCKET, FederationFolder
 from flnl.sites.flower_environment import Flower
 from flnl.sites.greeting import HELD, HELLO, agreed
 from flnl.sites.messages import OPEN, REFUSED, Parts, RefusedError
 from flnl.sites.relayed import Relayed
-from flnl.sites.serving import over_carrier
+from flnl.sites.serving import over_transport
 from flnl.sites.shared import key_of
 from flnl.sites.site import Door, attend
 from flnl.sites.site_folder import SiteFolder
@@ -97,12 +97,12 @@ class Sites:
 
     def serve(self, output: Path, words: tuple[str, ...], nodes: Mapping[str, Node] | None = None) -> Ran:
         path = self.federation.folder / SOCKET
-        carrier = Relayed(sockets.listening(path, 0o600))
+        transport = Relayed(sockets.listening(path, 0o600))
         RelayHere(path, self.nodes() if nodes is None else nodes).start()
         try:
-            outcome = over_carrier(carrier, self.federation, [*QUICK, *words, f"output={output}"])
+            outcome = over_transport(transport, self.federation, [*QUICK, *words, f"output={output}"])
         finally:
-            carrier.close()
+            transport.close()
             path.unlink()
         return Ran(output, outcome.record.raw)
 
@@ -501,13 +501,13 @@ def test_a_check_connects_sites_and_keeps_what_they_have(
     @contextmanager
     def connected(superlink: SuperLink) -> Iterator[Relayed]:
         path = sites.federation.folder / SOCKET
-        carrier = Relayed(sockets.listening(path, 0o600))
+        transport = Relayed(sockets.listening(path, 0o600))
         RelayHere(path, sites.nodes()).start()
-        yield carrier
-        carrier.close()
+        yield transport
+        transport.close()
 
     monkeypatch.setattr(SuperLink, "connected", connected)
-    monkeypatch.setattr(Federation, "demand_all", lambda federation: None)
+    monkeypatch.setattr(FederationFolder, "demand_all", lambda federation: None)
     monkeypatch.setattr(Flower, "found", lambda given: None)
     serving.check(sites.federation.folder)
     assert Told.read(sites.federation.folder).sizes == SIZES

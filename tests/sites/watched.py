@@ -49,17 +49,17 @@ def serve(folder: Path, sites: Mapping[str, Path], words: Sequence[str]) -> None
     """Train and audit with sites that listen at these places."""
     from flnl.audit.options import Options
     from flnl.sites import audit, greeting, link, relayed, serving, sockets
-    from flnl.sites.federation import SOCKET, Federation
+    from flnl.sites.federation import SOCKET, FederationFolder
     from tests.sites.relay_here import Node, RelayHere
 
     relayed.ASKS = relayed.AGAIN = relayed.LOOKS = greeting.WAITS = 0.0
     link.WAITS = 0.001
-    federation, output = Federation.read(folder / "lung"), folder / "there"
-    carrier = relayed.Relayed(sockets.listening(federation.folder / SOCKET, 0o600))
+    federation, output = FederationFolder.read(folder / "lung"), folder / "there"
+    transport = relayed.Relayed(sockets.listening(federation.folder / SOCKET, 0o600))
     RelayHere(federation.folder / SOCKET, {name: Node(handed(at)) for name, at in sites.items()}).start()
-    serving.over_carrier(carrier, federation, [*words, f"output={output}"])
-    audit.over_carrier(carrier, audit.federation_of(output, Options()), output, Options())
-    carrier.close()
+    serving.over_transport(transport, federation, [*words, f"output={output}"])
+    audit.over_transport(transport, audit.federation_of(output, Options()), output, Options())
+    transport.close()
 
 
 def main(folder: Path, words: Sequence[str]) -> None:

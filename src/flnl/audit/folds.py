@@ -36,7 +36,7 @@ from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.probabilities import Probabilities
 from flnl.evaluation.recording import Recorder
 from flnl.record.run import RESULT
-from flnl.run.checkpoint import client_shelf
+from flnl.run.checkpoint import client_store
 from flnl.run.opening import GIB, initial_network
 
 log = logging.getLogger(__name__)
@@ -171,8 +171,8 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
         state = loop.initial_state(params)
         with tempfile.TemporaryDirectory() as scratch:
-            shelf = client_shelf(Path(scratch), network.device)
-            state = replace(state, clients=state.clients.on(shelf, cfg.client_memory * GIB))
+            store = client_store(Path(scratch), network.device)
+            state = replace(state, clients=state.clients.on(store, cfg.client_memory * GIB))
             for result in loop.rounds(loop.Federated(method, trained, executor, evaluator, settings), state):
                 state = result.state
     finally:

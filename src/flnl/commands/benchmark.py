@@ -452,7 +452,7 @@ def render(version: Benchmark, results: Path) -> None:
         raise UserError(f"{results / version.version} has no entry yet: flnl benchmark run method=fedavg")
     folder = results / version.version
     for page in pages(version, found, folder, Reruns.load(folder)):
-        shown = {"ranks": figures.ranks(page.standing)} if len(page.standing.scores) > 1 else {}
+        shown = {"ranks": figures.ranks(page.leaderboard)} if len(page.leaderboard.scores) > 1 else {}
         if page.timed:
             shown["cost"] = figures.costs(page)
         for name, figure in shown.items():

@@ -51,7 +51,7 @@ def command(arguments: Sequence[str]) -> None:
         flower_environment.install(options.folder)
         print_line(f"{options.folder} has Flower; in other folders: export FLNL_FLOWER={options.folder.absolute()}")
     elif options.what == "admit":
-        made = federation.Federation.read(options.folder)
+        made = federation.FederationFolder.read(options.folder)
         made.admit(options.key, options.name)
         left = [site for site in made.sites if site not in made.admitted]
         print_line(f"{options.name} is admitted" + (f"; {', '.join(left)} are not yet" if left else "; all sites are"))

@@ -65,7 +65,7 @@ def command(arguments: Sequence[str]) -> None:
     if begins != (options.invitation is not None):
         raise UserError("flnl site init FOLDER --invitation FILE makes a site; flnl site FOLDER runs it")
     from flnl.audit.corrections import CORRECTED
-    from flnl.sites import desk, site, site_folder, units
+    from flnl.sites import runtime, site, site_folder, units
     from flnl.sites.flower_environment import Flower
 
     folder = options.folder[-1]
@@ -84,7 +84,7 @@ def command(arguments: Sequence[str]) -> None:
         if len(options.review) > 2:
             raise UserError("--review takes one file of verdicts, and one run, as in --review verdicts.csv 9dc470fa")
         folder = here.review(Path(options.review[0]).expanduser(), "".join(options.review[1:]))
-        print_line(folder / desk.PAGE)
+        print_line(folder / runtime.PAGE)
         print_line(folder / CORRECTED)
         print_line(f"to train on these labels: dataset.labels={folder.absolute() / CORRECTED} in data of {here.file}")
         return

@@ -185,7 +185,7 @@ LOGGED, TRACED = 10**5, 2000
 """Characters of a traceback, and of a line of it."""
 
 
-class Lines(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """Formats log messages as single escaped lines, warnings with their level; tracebacks keep theirs, behind a bar."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
@@ -205,6 +205,6 @@ def log_to_stderr() -> None:
     Nothing changes if a handler is already configured.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines("%(message)s"))
+    handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("flnl").setLevel(logging.INFO)

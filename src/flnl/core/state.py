@@ -102,29 +102,29 @@ class Storage(Protocol[V]):
 
 
 @dataclass(frozen=True)
-class Shelved(Mapping[int, V]):
+class Spilled(Mapping[int, V]):
     """Values by client, partly in memory and partly in storage; the least recently written leave memory first.
 
     Args:
         held: the values in memory, in the order in which they were written.
-        files: names of the other values in ``shelf``.
+        files: names of the other values in ``store``.
         limit: maximum number of bytes in memory.
-        shelf: storage for the other values; None keeps all in memory.
+        store: storage for the other values; None keeps all in memory.
         size: number of bytes in memory.
     """
 
     held: Mapping[int, V] = field(default_factory=dict)
     files: Mapping[int, str] = field(default_factory=dict)
     limit: float = float("inf")
-    shelf: Storage[V] | None = None
+    store: Storage[V] | None = None
     size: int = 0
 
     def __getitem__(self, client: int) -> V:
         if client in self.held:
             return self.held[client]
         name = self.files[client]
-        assert self.shelf is not None, "values in files need a shelf"
-        return self.shelf.get(name)
+        assert self.store is not None, "values in files need a store"
+        return self.store.get(name)
 
     def __contains__(self, client: object) -> bool:
         return client in self.held or client in self.files
@@ -135,25 +135,25 @@ class Shelved(Mapping[int, V]):
     def __len__(self) -> int:
         return len(self.held) + len(self.files)
 
-    def on(self, shelf: Storage[V], limit: float) -> Shelved[V]:
-        """The same values, with at most ``limit`` bytes in memory and the others in ``shelf``."""
-        size = sum(map(shelf.size, self.held.values()))
-        return replace(self, shelf=shelf, limit=limit, size=size).updated({})
+    def on(self, store: Storage[V], limit: float) -> Spilled[V]:
+        """The same values, with at most ``limit`` bytes in memory and the others in ``store``."""
+        size = sum(map(store.size, self.held.values()))
+        return replace(self, store=store, limit=limit, size=size).updated({})
 
-    def updated(self, values: Mapping[int, V], without: Collection[int] = ()) -> Shelved[V]:
+    def updated(self, values: Mapping[int, V], without: Collection[int] = ()) -> Spilled[V]:
         """A copy in which ``values`` replace their clients' values and the clients ``without`` have none."""
         removed = {*values, *without}
         held = dict(self.held)
         previous = [held.pop(client) for client in removed if client in held]
         files = {c: name for c, name in self.files.items() if c not in removed} if self.files else {}
         held.update(values)
-        if self.shelf is None:
+        if self.store is None:
             return replace(self, held=held, files=files)
-        size = self.size + sum(map(self.shelf.size, values.values())) - sum(map(self.shelf.size, previous))
+        size = self.size + sum(map(self.store.size, values.values())) - sum(map(self.store.size, previous))
         for client in list(held) if size > self.limit else ():
             value = held.pop(client)
-            size -= self.shelf.size(value)
-            files[client] = self.shelf.put(value)
+            size -= self.store.size(value)
+            files[client] = self.store.put(value)
             if size <= self.limit:
                 break
         return replace(self, held=held, files=files, size=size)
@@ -165,7 +165,7 @@ class FederatedState:
 
     round: int
     server: ServerState
-    clients: Shelved[ClientState] = field(default_factory=Shelved)
+    clients: Spilled[ClientState] = field(default_factory=Spilled)
     counters: Counters = field(default_factory=Counters)
 
     def client(self, client: int) -> ClientState:

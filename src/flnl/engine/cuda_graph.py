@@ -51,7 +51,7 @@ def can_record(device: torch.device) -> bool:
     return device.type != "cpu" and hasattr(torch.get_device_module(device), "CUDAGraph")
 
 
-class Recorder:
+class GraphRecorder:
     """Makes the graphs of one device. They share a memory pool, a side stream, and a stream for each branch.
 
     Sharing the pool is safe because graphs are replayed one at a time and their results are copied before the next;
@@ -120,7 +120,7 @@ class Recorder:
 class CudaGraph:
     """``torch.cuda.CUDAGraph``, or that of another device, recorded on the streams of ``recorder``."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: GraphRecorder) -> None:
         self._recorder, self._torch = recorder, recorder.library
         self._graph = self._torch.CUDAGraph()
 

@@ -23,12 +23,12 @@ from torch import Tensor
 from flnl.core.errors import PartError, UserError
 from flnl.core.messages import ClientState
 from flnl.core.payload import CPU, Payload, size_in_bytes
-from flnl.core.state import FederatedState, Shelved
+from flnl.core.state import FederatedState, Spilled
 from flnl.core.stored import name_of, restore, stored
 from flnl.core.usage import Usage
 from flnl.evaluation.recording import Sums
 from flnl.storage.atomic import write_atomically, written_atomically
-from flnl.storage.shelf import Shelf
+from flnl.storage.content_store import ContentStore
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def encode(value: Any) -> Any:
         return _plain(value)
     if isinstance(value, Payload):
         return {PAYLOAD: [encode(v) for v in value]}
-    if isinstance(value, Shelved):
+    if isinstance(value, Spilled):
         return {SHELVED: {client: encode(held) for client, held in value.held.items()}, "files": dict(value.files)}
     if is_dataclass(value) and not isinstance(value, type):
         return {TYPE: name_of(type(value)), FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
@@ -99,7 +99,7 @@ def decode(value: Any) -> Any:
     if PAYLOAD in value:
         return Payload(*(decode(v) for v in value[PAYLOAD]))
     if SHELVED in value:
-        return Shelved({client: decode(held) for client, held in value[SHELVED].items()}, value["files"])
+        return Spilled({client: decode(held) for client, held in value[SHELVED].items()}, value["files"])
     if TUPLE in value:
         return tuple(decode(v) for v in value[TUPLE])
     if TYPE in value:
@@ -149,7 +149,7 @@ class Checkpoint:
     usage: Usage | None = None  # of CPUs and memory so far; None if an early version began the run
 
 
-def client_shelf(run: Path, device: torch.device = CPU) -> Shelf[ClientState]:
+def client_store(run: Path, device: torch.device = CPU) -> ContentStore[ClientState]:
     """Storage, in the folder ``run``, for the client states that do not fit into memory.
 
     Tensors that were on a GPU are read onto ``device``, others onto the CPU.
@@ -166,7 +166,7 @@ def client_shelf(run: Path, device: torch.device = CPU) -> Shelf[ClientState]:
         )
         return state
 
-    return Shelf(run / "clients", to_bytes, from_bytes, size_in_bytes)
+    return ContentStore(run / "clients", to_bytes, from_bytes, size_in_bytes)
 
 
 class _Hashed:
@@ -222,8 +222,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     path = folder / _name(checkpoint.state.round)
     clients = checkpoint.state.clients
     names = sorted(clients.files.values())
-    if clients.shelf is not None:
-        clients.shelf.sync(names)
+    if clients.store is not None:
+        clients.store.sync(names)
         write_atomically(path.with_suffix(".files"), "\n".join(names).encode())
     with written_atomically(path) as file:
         hashed = _Hashed(file)
@@ -233,8 +233,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
         for suffix in SUFFIXES:
             old.with_suffix(suffix).unlink(missing_ok=True)
-    if clients.shelf is not None:
-        clients.shelf.keep_only({name for file in folder.glob("*.files") for name in file.read_text().split()})
+    if clients.store is not None:
+        clients.store.keep_only({name for file in folder.glob("*.files") for name in file.read_text().split()})
     return path
 
 

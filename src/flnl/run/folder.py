@@ -39,7 +39,6 @@ WRITTEN = (
     "tensorboard",
     "wandb",
     "crossed.csv",
-    "sites",
     "sites.run",
 )
 """What a run writes into its folder, and would replace there."""

@@ -145,8 +145,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         if resumed is not None and resumed.executor:
             begun = replace(begun, executor=resumed.executor)
     state = _state(initial, resumed, federation, network, claimed)
-    shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
-    state = replace(state, clients=state.clients.on(shelf, limit))
+    store, limit = checkpoint.client_store(folder.path, network.device), cfg.client_memory * GIB
+    state = replace(state, clients=state.clients.on(store, limit))
     work = auto.Work.of(cfg, method, training, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, begun and begun.executor, folder.path)
     _refuse_states_elsewhere(state, executor)

@@ -33,16 +33,15 @@ from flnl.record.run import RESULT, RunRecord
 from flnl.sites import greeting
 from flnl.sites.audit_messages import ANSWERS, CountedIssues, Head, Others, Question, options_in, tensor
 from flnl.sites.auditing import FOLDER
-from flnl.sites.carrier import Carrier, Loopback
-from flnl.sites.desk import RUNS, Desk
 from flnl.sites.executor import FOLDER as SITES
 from flnl.sites.executor import NAMED, site_data
-from flnl.sites.federation import FILE
-from flnl.sites.federation import Federation as Elsewhere
+from flnl.sites.federation import FILE, FederationFolder
 from flnl.sites.flower_environment import Flower
 from flnl.sites.link import Link, Waiting
 from flnl.sites.policy import Policy
+from flnl.sites.runtime import RUNS, SiteRuntime
 from flnl.sites.superlink import SuperLink
+from flnl.sites.transport import Loopback, Transport
 from flnl.storage.output_file import check_folder
 
 NOTE = "the labels are at {sites} sites: each has its own page; these are sums"
@@ -237,13 +236,13 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
         raise UserError("executor.allow: what leaves a site is said there: leave it out")
     federation = federation_of(run, asked)
     superlink = SuperLink(federation, Flower.found())
-    with superlink.connected() as carrier:
-        done = over_carrier(carrier, federation, run, asked, patience, report)
+    with superlink.connected() as transport:
+        done = over_transport(transport, federation, run, asked, patience, report)
     superlink.forget()
     return done
 
 
-def federation_of(run: Path, options: Options) -> Elsewhere:
+def federation_of(run: Path, options: Options) -> FederationFolder:
     """The federation with whose sites ``flnl serve`` has trained.
 
     Raises:
@@ -256,12 +255,12 @@ def federation_of(run: Path, options: Options) -> Elsewhere:
     root = expand(recorded_data(record, options.config_dir, places_of(options.data)).dataset.root)
     if not (root / FILE).is_file():
         raise UserError(f"{run}: its federation is not at {root}: add dataset.root=FOLDER, as flnl serve FOLDER had it")
-    return Elsewhere.read(root)
+    return FederationFolder.read(root)
 
 
-def over_carrier(
-    carrier: Carrier,
-    federation: Elsewhere,
+def over_transport(
+    transport: Transport,
+    federation: FederationFolder,
     run: Path,
     options: Options,
     patience: float | None = None,
@@ -270,7 +269,7 @@ def over_carrier(
     """Audit a run of ``flnl serve`` with the sites of its federation.
 
     Args:
-        carrier: leads to the sites.
+        transport: leads to the sites.
         federation: theirs.
         run: the run's folder.
         options: as of ``perform``.
@@ -284,12 +283,12 @@ def over_carrier(
     executor, names = _executor(whole.record), _names(whole)
     if strangers := sorted({*names.values()} - {*federation.sites}):
         raise UserError(f"{federation.folder / FILE} has no site {strangers[0]}, which the run had")
-    held = greeting.greet(carrier, federation.name, [*names.values()], CONNECTS if patience is None else patience)
+    held = greeting.greet(transport, federation.name, [*names.values()], CONNECTS if patience is None else patience)
     for client, name in names.items():
         if (size := held[name].size) != whole.federation.sizes[client]:
             raise UserError(f"site {name} has {size:,} samples now, and the run had {whole.federation.sizes[client]:,}")
     waiting = Waiting(executor["ttl"], executor["patience"] if patience is None else patience, again="audit again")
-    link = _link(whole, carrier, names, waiting)
+    link = _link(whole, transport, names, waiting)
     told = replace(options, formats=_formats(options))
     return _led(whole, link, replace(told, formats=options.formats), told, report)
 
@@ -301,20 +300,21 @@ def _of_sites_here(
     verdicts = read_verdicts(options.reviewed, whole.samples, whole.federation.dataset.classes)
     names, base = _names(whole), _base(whole)
     policy = _policy(_executor(whole.record), allow)
-    desks = {
-        name: Desk(site_data(whole.federation, client), base / str(client), policy) for client, name in names.items()
+    runtimes = {
+        name: SiteRuntime(site_data(whole.federation, client), base / str(client), policy)
+        for client, name in names.items()
     }
-    link = _link(whole, Loopback(desks), names, Waiting())
+    link = _link(whole, Loopback(runtimes), names, Waiting())
     told = replace(options, formats=_formats(options), corrections=None, reviewed=())
     examined, written = _led(whole, link, replace(told, formats=options.formats), told, report)
     if options.reviewed or options.corrections is not None:
         with tempfile.TemporaryDirectory() as scratch:
-            for name, desk in desks.items():
+            for name, runtime in runtimes.items():
                 own = [i for i in verdicts if whole.samples.owner[i] == name]
                 file = Path(scratch) / "verdicts.csv"
                 write_verdicts(file, {i: verdicts[i] for i in own}, whole.samples, whole.federation.dataset.classes)
-                desk.review(link.run, [file], options.corrections)
-    pages = tuple(desk.folder / RUNS / link.run / FOLDER for desk in desks.values())
+                runtime.review(link.run, [file], options.corrections)
+    pages = tuple(runtime.folder / RUNS / link.run / FOLDER for runtime in runtimes.values())
     return examined, replace(written, files=(*written.files, *pages))
 
 
@@ -394,9 +394,9 @@ def _policy(executor: Mapping[str, Any], allow: Sequence[str] | None) -> Policy:
     )
 
 
-def _link(run: AuditedRun, carrier: Carrier, names: Mapping[int, str], waiting: Waiting) -> Link:
+def _link(run: AuditedRun, transport: Transport, names: Mapping[int, str], waiting: Waiting) -> Link:
     """The run at its sites, which have opened it."""
     cfg = recorded_configuration(run.record.config, str(run.folder / RESULT), run.config_dir)
     method, classes = assemble(compose.build(cfg.method), registry.option_of), run.federation.dataset.classes
     known = (method, _name_among_sites(run.folder), "", classes, run.folder)
-    return Link(carrier, names, run.federation.sizes, *known, waiting=waiting)
+    return Link(transport, names, run.federation.sizes, *known, waiting=waiting)

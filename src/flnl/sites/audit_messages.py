@@ -175,14 +175,14 @@ class CountedIssues:
 
 
 @stored("AuditWritten")
-class Written:
+class PageWritten:
     """A site has written its page."""
 
     files: int
 
 
 ANSWERS: dict[str, type] = dict(
-    zip(STEPS, (CountedLabels, CountedJoint, CountedMarks, CountedIssues, Written), strict=True)
+    zip(STEPS, (CountedLabels, CountedJoint, CountedMarks, CountedIssues, PageWritten), strict=True)
 )
 
 

@@ -38,8 +38,8 @@ from flnl.sites.audit_messages import (
     CountedJoint,
     CountedLabels,
     CountedMarks,
+    PageWritten,
     Question,
-    Written,
     Wrong,
     tensor,
 )
@@ -133,7 +133,7 @@ class SiteAudit:
         row = self._row(question, options, assessed, samples)
         if at == 3:
             return self._counted(samples, row)
-        return Written(len(write(self._examined(question, options, assessed, samples, row)).files))
+        return PageWritten(len(write(self._examined(question, options, assessed, samples, row)).files))
 
     def _joined(self, question: Question, thresholds: NDArray[np.float64], scored: Scored) -> CountedJoint:
         samples, told = self.run.samples, None

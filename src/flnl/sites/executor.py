@@ -28,13 +28,13 @@ from flnl.data.federation.elsewhere import without_samples
 from flnl.engine.network import Network
 from flnl.evaluation.evaluator import Evaluator
 from flnl.run.apart import ClientsApart
-from flnl.sites.carrier import Carrier, Loopback
-from flnl.sites.desk import Desk, SiteData
 from flnl.sites.evaluator import SiteEvaluator
 from flnl.sites.link import Link, Waiting
 from flnl.sites.policy import AUDIT, Policy, Streams, revealed
+from flnl.sites.runtime import SiteData, SiteRuntime
 from flnl.sites.shared import Built, built, shared
 from flnl.sites.traffic import leaving
+from flnl.sites.transport import Loopback, Transport
 from flnl.storage.atomic import write_atomically
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ FOLDER, NAMED = "sites", "sites.run"
 
 @dataclass(frozen=True)
 class Sites(ClientsApart):
-    """Each client is a site: a desk with its own samples alone, a folder and a secret of its own, and a policy."""
+    """Each client is a site: a runtime with its own samples alone, a folder and a secret of its own, and a policy."""
 
     network: Network
     allow: list[str]
@@ -108,7 +108,7 @@ class Sites(ClientsApart):
         ]
 
     def _opened(self, cfg: DictConfig, federation: Federation, method: Method, folder: Path) -> Link:
-        """The run, opened at a desk for each client.
+        """The run, opened at a runtime for each client.
 
         Raises:
             UserError: naming sites that take no part.
@@ -116,7 +116,7 @@ class Sites(ClientsApart):
         base = folder / FOLDER if self.folder is None else Path(self.folder).expanduser()
         names = {client: federation.called(client) for client in federation.with_data}
         link = Link(
-            self._carrier(federation, names, base),
+            self._transport(federation, names, base),
             names,
             federation.sizes,
             method,
@@ -130,18 +130,18 @@ class Sites(ClientsApart):
         link.open()
         return link
 
-    def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
-        """A desk for each client, by its name, in folders below ``base``."""
+    def _transport(self, federation: Federation, names: Mapping[int, str], base: Path) -> Transport:
+        """A runtime for each client, by its name, in folders below ``base``."""
         policy = Policy(
             *(tuple(self.allow), self.max_epsilon, self.least_samples, self.approve, self.counts, self.min_count),
             streams=self.streams,
         )
         building, device = _Building(), str(self.network.device)
-        desks = {
-            name: Desk(site_data(federation, client), base / str(client), policy, device, building)
+        runtimes = {
+            name: SiteRuntime(site_data(federation, client), base / str(client), policy, device, building)
             for client, name in names.items()
         }
-        return Loopback(desks)
+        return Loopback(runtimes)
 
     def _where(self) -> str:
         """Where the sites are."""
@@ -196,7 +196,7 @@ def _name_of(run: Path) -> str:
 
 
 class _Building:
-    """Builds what desks run jobs with, once for all desks of a process."""
+    """Builds what runtimes run jobs with, once for all runtimes of a process."""
 
     def __init__(self) -> None:
         self._made: dict[str, Built] = {}

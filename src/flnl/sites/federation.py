@@ -112,7 +112,7 @@ def values_of(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationFolder:
     """What ``federation.yaml`` says."""
 
     folder: Path
@@ -123,7 +123,7 @@ class Federation:
     classes: tuple[str, ...]  # none: those of the sites, which must then be equal
 
     @classmethod
-    def read(cls, folder: Path) -> Federation:
+    def read(cls, folder: Path) -> FederationFolder:
         """That of a folder.
 
         Raises:
@@ -201,7 +201,7 @@ def make(
     listen: str | None = None,
     classes: Sequence[str] = (),
     data: Sequence[str] = (),
-) -> Federation:
+) -> FederationFolder:
     """Make a federation: its folder, authority, certificate and invitation.
 
     Args:
@@ -245,7 +245,7 @@ def make(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Federation.read(folder)
+    return FederationFolder.read(folder)
 
 
 @dataclass(frozen=True)

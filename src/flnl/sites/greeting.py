@@ -19,10 +19,10 @@ from flnl.core.errors import UserError, one_line, shortened
 from flnl.data.datasets.elsewhere import FILE, Inputs, Told
 from flnl.data.preparations import described
 from flnl.sites import messages, wire
-from flnl.sites.carrier import Carrier
-from flnl.sites.desk import SiteData
 from flnl.sites.messages import NOT_DONE, REFUSED, Parts, RefusedError
 from flnl.sites.policy import Policy
+from flnl.sites.runtime import SiteData
+from flnl.sites.transport import Transport
 from flnl.sites.wire import WireError
 from flnl.storage.atomic import write_atomically
 
@@ -104,11 +104,11 @@ class Held:
         return cls(said["size"], said["held_out"], said["classes"], inputs)
 
 
-def greet(carrier: Carrier, name: str, sites: Sequence[str], patience: float = math.inf) -> dict[str, Held]:
+def greet(transport: Transport, name: str, sites: Sequence[str], patience: float = math.inf) -> dict[str, Held]:
     """Wait until all sites are there, and ask what they have.
 
     Args:
-        carrier: leads to them.
+        transport: leads to them.
         name: the federation's.
         sites: their names.
         patience: hours to wait for them.
@@ -125,10 +125,10 @@ def greet(carrier: Carrier, name: str, sites: Sequence[str], patience: float = m
         for site in sites:
             if site not in held and (site not in waiting or waiting[site][1] < now):
                 about = {"wire": wire.VERSION, "flnl": __version__, "federation": name, "site": site}
-                number = carrier.push(site, [messages.written(HELLO, kind="hello", **about)], TTL)
+                number = transport.push(site, [messages.written(HELLO, kind="hello", **about)], TTL)
                 waiting[site] = number, now + TTL
         by_number = {number: site for site, (number, _) in waiting.items()}
-        for number, parts in carrier.pull(list(by_number)).items():
+        for number, parts in transport.pull(list(by_number)).items():
             site = by_number[number]
             del waiting[site]
             held[site] = Held.read(parts, site)

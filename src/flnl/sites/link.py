@@ -29,11 +29,11 @@ from flnl.run import checkpoint
 from flnl.run.apart import AwayError
 from flnl.sites import messages, values, wire
 from flnl.sites.audit_messages import Question
-from flnl.sites.carrier import Carrier
 from flnl.sites.evaluator import Counted
 from flnl.sites.messages import Parts
 from flnl.sites.shared import key_of
 from flnl.sites.traffic import FRAMES, LAST_MODEL, MODEL, NAME, RECORDED_MODEL, SCORED_MODEL, Traffic
+from flnl.sites.transport import Transport
 from flnl.sites.values import Sender
 from flnl.sites.wire import WireError
 
@@ -85,7 +85,7 @@ class Link:
     """A run at its sites.
 
     Args:
-        carrier: carries messages.
+        transport: carries messages.
         sites: the name of each client's site.
         sizes: the number of samples of each client.
         method: the run's method.
@@ -99,7 +99,7 @@ class Link:
         forget: names of sites that have lost what they kept, and begin without it.
     """
 
-    carrier: Carrier
+    transport: Transport
     sites: Mapping[int, str]
     sizes: Mapping[int, int]
     method: Method
@@ -371,14 +371,14 @@ class Link:
         away: set[int] = set()
 
         def send(client: int) -> None:
-            numbers[self.carrier.push(self.sites[client], asked[client], self.waiting.ttl)] = client
+            numbers[self.transport.push(self.sites[client], asked[client], self.waiting.ttl)] = client
             sent[client] = time.monotonic()
             self.traffic.crossed("down", FRAMES, sum(map(len, asked[client])))
 
         for client in asked:
             send(client)
         while sent and not ends():
-            answers = self.carrier.pull(list(numbers))
+            answers = self.transport.pull(list(numbers))
             for number, parts in answers.items():
                 client = numbers.pop(number, -1)
                 if client not in sent:  # another answer to a message that was sent twice
@@ -413,7 +413,7 @@ class Link:
 
     def _unreachable(self, clients: Collection[int]) -> set[int]:
         """Those of the clients whose sites cannot be reached now."""
-        there = {*self.carrier.nodes()}
+        there = {*self.transport.nodes()}
         return {client for client in clients if self.sites[client] not in there}
 
     def _names(self, clients: Collection[int], away: Collection[int] = ()) -> str:

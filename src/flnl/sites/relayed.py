@@ -1,4 +1,4 @@
-"""A carrier over a relay: a process of another framework that connects to a unix socket here and is told what to do."""
+"""A transport over a relay: a process of another framework that connects to a unix socket here and does as told."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from typing import Any
 from flnl.core.errors import UserError
 from flnl.data.datasets.elsewhere import Told
 from flnl.data.federation.build import Federation
-from flnl.sites.carrier import Carrier
 from flnl.sites.executor import Sites
 from flnl.sites.policy import Streams
+from flnl.sites.transport import Transport
 
-CONNECTED: list[tuple[Carrier, Told]] = []
+CONNECTED: list[tuple[Transport, Told]] = []
 """What carries messages to sites, while this process serves them, and what these have told."""
 
 
@@ -31,7 +31,7 @@ class Served(Sites):
     folder: str | None = field(default=None, init=False)
     streams: Streams = field(default="run", init=False)
 
-    def _carrier(self, federation: Federation, names: Mapping[int, str], base: Path) -> Carrier:
+    def _transport(self, federation: Federation, names: Mapping[int, str], base: Path) -> Transport:
         """What ``flnl serve`` has connected.
 
         Raises:
@@ -46,14 +46,14 @@ class Served(Sites):
         told = self._connected(map(federation.called, federation.with_data))[1]
         return any(told.held_out.values())
 
-    def _connected(self, names: Iterable[str]) -> tuple[Carrier, Told]:
+    def _connected(self, names: Iterable[str]) -> tuple[Transport, Told]:
         """The sites that are connected, which must be the federation's."""
         if not CONNECTED:
             raise UserError("executor=served: the sites are connected by flnl serve FOLDER; begin or go on with that")
-        carrier, told = CONNECTED[-1]
+        transport, told = CONNECTED[-1]
         if others := {*names} ^ {*told.sizes}:
             raise UserError(f"executor=served: {', '.join(sorted(others))} differ from the sites that are connected")
-        return carrier, told
+        return transport, told
 
     def settings(self) -> dict[str, Any]:
         """How long sites are waited for, and which of them were started over; policies are theirs."""

@@ -15,10 +15,10 @@ from flnl.run.opening import method_of
 from flnl.run.overrides import check_arguments
 from flnl.run.train import Outcome, train
 from flnl.sites import greeting, served
-from flnl.sites.carrier import Carrier
-from flnl.sites.federation import Federation
+from flnl.sites.federation import FederationFolder
 from flnl.sites.flower_environment import Flower
 from flnl.sites.superlink import SuperLink
+from flnl.sites.transport import Transport
 
 SITES_OWN = ("dataset", "partition", "noise", "shift")
 """What of a configuration is as it is at the sites."""
@@ -37,13 +37,13 @@ def serve(folder: Path, overrides: Sequence[str], flower: str | None = None) -> 
     Raises:
         UserError: for what the user can correct.
     """
-    federation = Federation.read(folder)
+    federation = FederationFolder.read(folder)
     words = _words(folder, overrides, "executor=served")
     method_of(compose.load(words), words)  # fail before anybody waits
     federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
-    with superlink.connected() as carrier:
-        outcome = over_carrier(carrier, federation, overrides)
+    with superlink.connected() as transport:
+        outcome = over_transport(transport, federation, overrides)
     if outcome.status == "finished":
         superlink.forget()
     return outcome
@@ -59,38 +59,38 @@ def check(folder: Path, flower: str | None = None) -> None:
     Raises:
         UserError: for what the user can correct.
     """
-    federation = Federation.read(folder)
+    federation = FederationFolder.read(folder)
     federation.demand_all()
     superlink = SuperLink(federation, Flower.found(flower))
-    with superlink.connected() as carrier:
-        told = greeted(carrier, federation)
+    with superlink.connected() as transport:
+        told = greeted(transport, federation)
     superlink.forget()
     print_line(f"{len(told.classes)} classes: {', '.join(told.classes)}")
     print_line(f"samples of shape {' x '.join(map(str, told.inputs.shape))}")
     print_line(f"test samples that sites score models on: {sum(told.held_out.values()):,}")
 
 
-def greeted(carrier: Carrier, federation: Federation) -> Told:
+def greeted(transport: Transport, federation: FederationFolder) -> Told:
     """Ask the sites what they have, and keep that.
 
     Raises:
         UserError: if one refuses, or they do not fit together.
     """
-    told = greeting.agreed(greeting.greet(carrier, federation.name, federation.sites), federation.classes)
+    told = greeting.agreed(greeting.greet(transport, federation.name, federation.sites), federation.classes)
     greeting.save(told, federation.folder)
     print_line(f"sites: {', '.join(f'{site} {size:,}' for site, size in told.sizes.items())}", to=sys.stderr)
     return told
 
 
-def over_carrier(carrier: Carrier, federation: Federation, overrides: Sequence[str]) -> Outcome:
+def over_transport(transport: Transport, federation: FederationFolder, overrides: Sequence[str]) -> Outcome:
     """Ask the sites what they have, and train with them.
 
     Raises:
         UserError: for what the user can correct.
     """
-    folder, told = federation.folder, greeted(carrier, federation)
+    folder, told = federation.folder, greeted(transport, federation)
     words = _words(folder, overrides, "executor=served")
-    served.CONNECTED.append((carrier, told))
+    served.CONNECTED.append((transport, told))
     try:
         return train(compose.load(words), words, typed=["serve", str(folder), *overrides])
     finally:
@@ -103,7 +103,7 @@ def rehearse(folder: Path, overrides: Sequence[str]) -> Outcome:
     Raises:
         UserError: if they have told nothing yet, or for what the user can correct.
     """
-    Federation.read(folder)
+    FederationFolder.read(folder)
     words = _words(folder, overrides, "dataset.made=true", "executor=sites", f"output_root={REHEARSALS}")
     Told.read(folder)
     return train(compose.load(words), words, typed=["serve", "--rehearse", str(folder), *overrides])

@@ -55,7 +55,7 @@ def key_of(text: str, classes: tuple[str, ...], clients: int, holders: int) -> s
 
 @dataclass(frozen=True)
 class Built:
-    """What a site runs jobs with. It holds nothing of any sample, so desks of one process may share it."""
+    """What a site runs jobs with. It holds nothing of any sample, so runtimes of one process may share it."""
 
     method: Method
     training: Training

@@ -1,4 +1,4 @@
-"""A site's process: it answers what the relay hands it, with a desk, and starts Flower's SuperNode again if it ends."""
+"""A site's process: its runtime answers what the relay hands it, and Flower's SuperNode is started again if it ends."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from flnl.console.terminal import print_line, print_rows
 from flnl.core.errors import one_line
 from flnl.sites import greeting, messages, sockets, wire
 from flnl.sites.asked import asked
-from flnl.sites.audit_messages import Written as PageWritten
-from flnl.sites.desk import PAGE, RUNS, Desk, SiteData
+from flnl.sites.audit_messages import PageWritten
 from flnl.sites.federation import NAME
 from flnl.sites.flower_environment import Flower, end, free_port
 from flnl.sites.greeting import HELLO
 from flnl.sites.messages import AUDITED, NOT_DONE, REFUSED, Parts, RefusedError, WaitingError
+from flnl.sites.runtime import PAGE, RUNS, SiteData, SiteRuntime
 from flnl.sites.site_folder import CA, HOME, NODE, SiteFolder, permit
 from flnl.sites.wire import WireError
 
@@ -52,16 +52,16 @@ ONE_USER = (
 
 @dataclass
 class Door:
-    """What comes in passes here: greetings, and runs that somebody has to approve; the desk does the rest."""
+    """What comes in passes here: greetings, and runs that somebody has to approve; the runtime does the rest."""
 
     site: SiteFolder
     data: SiteData
     say: Any = print_rows
-    desk: Desk = field(init=False)
+    runtime: SiteRuntime = field(init=False)
     _asked: dict[str, tuple[float, float]] = field(default_factory=dict)  # a key's first and last question
 
     def __post_init__(self) -> None:
-        self.desk = Desk(
+        self.runtime = SiteRuntime(
             self.data, self.site.folder, self.site.policy, self.site.device, enter=self._enter, compute=use_threads
         )
 
@@ -70,7 +70,7 @@ class Door:
         try:
             header = messages.read_header(parts, {"hello": HELLO})
         except WireError:
-            answer = self.desk.handle(parts)
+            answer = self.runtime.handle(parts)
             self._tell(glimpse(parts), answer)
             return answer
         try:
@@ -89,7 +89,7 @@ class Door:
 
     def refuse(self, why: Exception) -> list[bytes]:
         """The answer to a message that was not read."""
-        answer = self.desk.refusal(why)
+        answer = self.runtime.refusal(why)
         self._tell({}, answer)
         return answer
 
@@ -266,7 +266,7 @@ def attend(caller: socket.socket, door: Door) -> None:
     """Answer one message; one that does not come whole has none."""
     try:
         try:
-            _, parts = sockets.receive(caller, check=door.desk.check, seconds=COMES)
+            _, parts = sockets.receive(caller, check=door.runtime.check, seconds=COMES)
             answer = door.handle(parts)
         except sockets.UnreadError as unread:
             answer = door.refuse(unread.why)

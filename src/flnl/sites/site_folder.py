@@ -21,10 +21,10 @@ from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
 from flnl.core.messages import Samples
 from flnl.data.dataset import Dataset
-from flnl.sites.desk import RUNS, SECRET, Desk, SiteData
 from flnl.sites.federation import Invitation, address_of, named, values_of
 from flnl.sites.flower_environment import Flower
 from flnl.sites.policy import Policy, Streams
+from flnl.sites.runtime import RUNS, SECRET, SiteData, SiteRuntime
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
 
@@ -185,12 +185,12 @@ class SiteFolder:
         Raises:
             UserError: if there was no such audit, or the verdicts are of other labels.
         """
-        desk = Desk(self.site_data(), self.folder, self.policy, self.device)
-        found = [name for name in desk.audited if name.startswith(run)]
+        runtime = SiteRuntime(self.site_data(), self.folder, self.policy, self.device)
+        found = [name for name in runtime.audited if name.startswith(run)]
         if not found or (run and len(found) > 1):
             many = "several runs of this name were" if found else f"no run{' of this name' if run else ''} was"
             raise UserError(f"--review {run}: {many} audited here")
-        desk.review(found[-1], [verdicts], "reviewed")
+        runtime.review(found[-1], [verdicts], "reviewed")
         return self.folder / RUNS / found[-1]
 
     @property

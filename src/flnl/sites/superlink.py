@@ -20,10 +20,10 @@ from pathlib import Path
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.sites import sockets
-from flnl.sites.carrier import Carrier
-from flnl.sites.federation import HOME, SOCKET, Federation
+from flnl.sites.federation import HOME, SOCKET, FederationFolder
 from flnl.sites.flower_environment import GATE, RELAY, Flower, end, free_port
 from flnl.sites.relayed import Relayed
+from flnl.sites.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class SuperLink:
     Registrations survive in a file, with models in transit, which is deleted at the end of a run.
     """
 
-    federation: Federation
+    federation: FederationFolder
     flower: Flower
     port: int = field(default_factory=free_port)
     _superlink: subprocess.Popen[bytes] | None = None
@@ -118,15 +118,15 @@ class SuperLink:
             log.warning("the relay could not be started (%s); it is tried again", error)
 
     @contextmanager
-    def connected(self) -> Iterator[Carrier]:
+    def connected(self) -> Iterator[Transport]:
         """All processes run within this."""
-        carrier = Relayed(self.listener(), self.revive, self.alive, self.came)
+        transport = Relayed(self.listener(), self.revive, self.alive, self.came)
         try:
             self.start()
             print_line(f"{self.federation.name} listens at {self.federation.listen}", to=sys.stderr)
-            yield carrier
+            yield transport
         finally:
-            carrier.close()
+            transport.close()
             self.stop()
 
     def stop(self) -> None:

@@ -24,7 +24,7 @@ COLUMNS = ("direction", "what", "messages", "bytes")
 MODEL, SCORED_MODEL, RECORDED_MODEL = "model", "scored model", "recorded model"
 LAST_MODEL, FRAMES = "last model", "frames"
 """Rows that are no types of message: models; those sent to be scored, to be recorded and at the end, which no run
-counts; and all that was handed to the carrier, with headers."""
+counts; and all that was handed to the transport, with headers."""
 
 
 @dataclass

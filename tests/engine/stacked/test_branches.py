@@ -19,7 +19,7 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.core.tally import Tally
-from flnl.engine.cuda_graph import WARM, Recorder
+from flnl.engine.cuda_graph import WARM, GraphRecorder
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked import graph as graphs
@@ -234,7 +234,7 @@ def test_branches_wait_for_the_beginning_alone_and_the_end_for_them_all(
     """Also after a failure: a recording whose branches have not joined cannot end."""
     library = Library()
     monkeypatch.setattr(torch, "get_device_module", lambda _: library)
-    record = Recorder(torch.device("cpu"))
+    record = GraphRecorder(torch.device("cpu"))
 
     def step(number: int) -> Tensor:
         library.done.append((library.current_stream().number, "works"))
@@ -255,7 +255,7 @@ def test_a_step_to_warm_up_is_waited_for_even_if_it_fails(monkeypatch: pytest.Mo
     """What it has begun computes on, while memory that it reads may be given to others."""
     library = Library()
     monkeypatch.setattr(torch, "get_device_module", lambda _: library)
-    record = Recorder(torch.device("cpu"))
+    record = GraphRecorder(torch.device("cpu"))
 
     def step() -> Tensor:
         library.done.append((library.current_stream().number, "works"))

@@ -26,9 +26,9 @@ from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries, figures, reruns
 from flnl.instruments.benchmark.definition import Benchmark, Task
 from flnl.instruments.benchmark.entries import CEILING, SCORES, Score, claims, drawn
+from flnl.instruments.benchmark.leaderboard import Leaderboard
 from flnl.instruments.benchmark.page import Page, pages
 from flnl.instruments.benchmark.reruns import Rerun, Reruns
-from flnl.instruments.benchmark.standing import Standing
 from flnl.record.run import RunRecord
 from flnl.record.trace import Drawn, Origin, Trace
 from flnl.record.tuned import Reported, Study, Trial, Tuned
@@ -49,8 +49,8 @@ def scores(of: Mapping[str, Sequence[float]]) -> dict[str, Score]:
     return {task: Score(dict(zip(SEEDS, values, strict=True)), "train.lr=1", {}) for task, values in of.items()}
 
 
-def standing(**entered: Mapping[str, Sequence[float]]) -> Standing:
-    return Standing(RULES, NOISY, {name: scores(of) for name, of in entered.items()})
+def leaderboard(**entered: Mapping[str, Sequence[float]]) -> Leaderboard:
+    return Leaderboard(RULES, NOISY, {name: scores(of) for name, of in entered.items()})
 
 
 def flat(value: float) -> list[float]:
@@ -58,7 +58,7 @@ def flat(value: float) -> list[float]:
 
 
 def test_ranks_are_means_over_tasks_with_ties_shared() -> None:
-    found = standing(
+    found = leaderboard(
         a={"one": flat(90), "two": flat(80)}, b={"one": flat(80), "two": flat(80)}, c={"one": flat(70), "two": flat(90)}
     )
     # one: 1, 2, 3; two: 2.5, 2.5, 1
@@ -70,7 +70,7 @@ def test_better_needs_a_small_p_and_half_a_point_and_others_share_a_place() -> N
     rising = {"one": [90.0, 91, 92, 93, 94], "two": [80.0, 81, 82, 83, 84]}
     lower = {task: [value - 2 for value in values] for task, values in rising.items()}
     hardly = {task: [value - 0.4 for value in values] for task, values in rising.items()}
-    found = standing(a=rising, b=hardly, c=lower)
+    found = leaderboard(a=rising, b=hardly, c=lower)
     assert {*found.better} == {("a", "c"), ("b", "c")}, "a is 0.4 points above b, in every pair"
     assert found.better["a", "c"] == pytest.approx(3 * 2 / 1024)
     assert found.places == {"a": 1, "b": 1, "c": 3}
@@ -78,7 +78,7 @@ def test_better_needs_a_small_p_and_half_a_point_and_others_share_a_place() -> N
 
 def test_better_is_not_shown_by_four_of_five_seeds() -> None:
     mixed = {"one": [90.0, 90, 90, 90, 70], "two": [90.0, 90, 90, 90, 70]}
-    assert not standing(a=mixed, b={"one": flat(80), "two": flat(80)}).better
+    assert not leaderboard(a=mixed, b={"one": flat(80), "two": flat(80)}).better
 
 
 def test_few_tasks_and_many_entries_can_show_nothing() -> None:
@@ -87,18 +87,18 @@ def test_few_tasks_and_many_entries_can_show_nothing() -> None:
         name: {"one": flat(accuracy), "two": flat(accuracy)}
         for name, accuracy in zip("abcd", (90, 80, 70, 60), strict=True)
     }
-    four = standing(**entered)
+    four = leaderboard(**entered)
     assert four.underpowered
     assert not four.better
     entered.pop("d")
-    three = standing(**entered)
+    three = leaderboard(**entered)
     assert not three.underpowered
     assert len(three.better) == 3
 
 
 def test_a_figure_has_ranks_and_intervals_by_place_and_colours_those_that_are_told_apart() -> None:
     many = {"a": flat(90), "b": flat(80), "c": [81.0, 79.2, 80.5, 78, 80]}
-    held = standing(**{name: {"one": values, "two": values} for name, values in many.items()})
+    held = leaderboard(**{name: {"one": values, "two": values} for name, values in many.items()})
     left, right = figures.ranks(held).axes
     assert [label.get_text() for label in left.get_yticklabels()] == ["a", "b", "c"]
     (points,) = left.lines
@@ -112,7 +112,7 @@ def test_comparisons_with_one_entry_are_corrected_among_themselves() -> None:
         name: {"one": flat(accuracy), "two": flat(accuracy)}
         for name, accuracy in zip("abcde", (90, 80, 70, 60, 79.8), strict=True)
     }
-    five = standing(**entered)
+    five = leaderboard(**entered)
     assert not five.better
     assert {*five.better_with("b")} == {("a", "b"), ("b", "c"), ("b", "d")}, "e is 0.2 points below b"
     assert five.better_with("b")["a", "b"] == pytest.approx(4 * 2 / 1024)
@@ -120,9 +120,9 @@ def test_comparisons_with_one_entry_are_corrected_among_themselves() -> None:
 
 
 def test_intervals_hold_the_mean_rank_and_are_points_without_spread() -> None:
-    sure = standing(a={"one": flat(90), "two": flat(90)}, b={"one": flat(80), "two": flat(80)})
+    sure = leaderboard(a={"one": flat(90), "two": flat(90)}, b={"one": flat(80), "two": flat(80)})
     assert sure.intervals == {"a": (1.0, 1.0), "b": (2.0, 2.0)}
-    turned = standing(a={"one": flat(90), "two": flat(80)}, b={"one": flat(80), "two": flat(90)})
+    turned = leaderboard(a={"one": flat(90), "two": flat(80)}, b={"one": flat(80), "two": flat(90)})
     assert turned.intervals == {"a": (1.0, 2.0), "b": (1.0, 2.0)}, "either task may be drawn twice"
 
 
@@ -223,7 +223,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_page_ranks_whole_entries_names_the_others_and_keeps_withdrawn_ones(results: Path) -> None:
     page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
-    assert {*page.standing.scores} == {"fedavg", "better"}
+    assert {*page.leaderboard.scores} == {"fedavg", "better"}
     text = page.markdown()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert "| better | 1.0 (1.0 to 1.0) | 1 | **+20.0** | 73.0 ± 1.6 | 83.0 ± 1.6 | −5.0 |" in rows
@@ -241,11 +241,11 @@ def test_a_longer_tier_has_a_page_of_those_in_it_and_leaves_the_ranking_of_the_s
         enter(tmp_path, name, {f"benchmark/{task}": base for task in several})
     first, second = pages(rules, [*entries.entries(rules, tmp_path)], tmp_path / "t", Reruns())
     assert [task.name for task in first.noisy] == ["one", "two"]
-    assert first.standing.mean_ranks == {"short": 1, "better": 2, "fedavg": 3}
+    assert first.leaderboard.mean_ranks == {"short": 1, "better": 2, "fedavg": 3}
     assert "[its page](README_m.md)" in first.markdown()
     assert "### Task long" not in first.markdown()
     assert [task.name for task in second.noisy] == ["one", "two", "long"]
-    assert second.standing.mean_ranks == {"better": 1, "fedavg": 2}
+    assert second.leaderboard.mean_ranks == {"better": 1, "fedavg": 2}
     assert "short" not in second.markdown().replace("shorter", "")
     assert re.findall("### (.*)", second.markdown()) == ["Task long"]
     again = [*timed("here", fedavg=1), replace(timed("here", fedavg=1)[0], task="long")]
@@ -268,13 +268,13 @@ def test_a_withdrawn_entry_decides_nothing(results: Path) -> None:
     enter(results, "fedavg", {"benchmark/one": 0.5, "benchmark/calm": 0.9})
     page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
     assert [task.name for task in page.noisy] == ["one"]
-    assert {*page.standing.scores} == {"fedavg", "half"}
+    assert {*page.leaderboard.scores} == {"fedavg", "half"}
     assert "Not yet in the ranking" not in page.markdown()
     for name in ("fedavg", "half"):
         shutil.rmtree(results / "t" / name)
         enter(results, name, {"benchmark/calm": 0.9})
     alone = Page(RULES, [*entries.entries(RULES, results)], results / "t")
-    assert not alone.standing.scores
+    assert not alone.leaderboard.scores
     assert "### Task calm" in alone.markdown()
 
 
@@ -346,8 +346,8 @@ def test_entries_that_searched_more_than_the_rate_are_ranked_apart(results: Path
     both = ("benchmark/one", "benchmark/two", "benchmark/calm")
     enter(results, "sought", dict(zip(both, (0.8, 0.85, 0.9), strict=True)), tried=searched)
     page = Page(RULES, [*entries.entries(RULES, results)], results / "t")
-    assert {*page.standing.scores} == {"fedavg", "better"}
-    assert {*page.standing_searched.scores} == {"sought"}
+    assert {*page.leaderboard.scores} == {"fedavg", "better"}
+    assert {*page.leaderboard_searched.scores} == {"sought"}
     first, second = page.markdown().split("## With a search of own constants")
     assert "sought" not in first
     assert "| sought | 1.0 (1.0 to 1.0) | 1 | **+27.5** | 83.0 ± 1.6 | 88.0 ± 1.6 | 0.0 |" in second

@@ -20,7 +20,7 @@ from flnl.core.messages import ClientState, Clock, Correction
 from flnl.core.method import Method, assemble
 from flnl.core.parts import Sampling
 from flnl.core.payload import Payload
-from flnl.core.state import RoundResult, Shelved
+from flnl.core.state import RoundResult, Spilled
 from flnl.data.noise.client import FedCorr as FedCorrNoise
 from flnl.methods.fedcorr.corrector import FedCorr, Suspects
 from flnl.methods.fedcorr.exchange import Lid, LidScore, LidState, NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
@@ -634,7 +634,7 @@ def test_cumulative_scores_never_fall():
 
 def test_clean_clients_keep_their_labels_in_the_first_stage():
     run = composed(*NOISY, "method.T1=3", "method.T2=0", "method.T3=0", "method.theta=0.0", "method.pi=1.0")
-    before = held(run, replace(run.rounds[0], state=replace(run.rounds[0].state, clients=Shelved())))
+    before = held(run, replace(run.rounds[0], state=replace(run.rounds[0].state, clients=Spilled())))
     ever = torch.zeros(4, dtype=torch.bool)
     for result in run.rounds:
         ever |= result.state.server.exchanges["lid"].noisy

@@ -16,7 +16,7 @@ from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload
-from flnl.core.state import Shelved
+from flnl.core.state import Spilled
 from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
 from flnl.core.training import Training
@@ -311,7 +311,7 @@ def test_the_last_stage_is_a_new_network_on_the_final_labels(tmp_path: Path) -> 
         going_on = replace(method, stages=(*method.stages[:2], replace(method.stages[2], restart=False)))
         anew = replace(before, server=replace(before.server, params=initial))
         same = list(parts.rounds(anew, method=going_on))
-        other = list(parts.rounds(replace(anew, clients=Shelved()), method=going_on))
+        other = list(parts.rounds(replace(anew, clients=Spilled()), method=going_on))
     for result, wanted, given in zip(results[4:], same, other, strict=True):
         assert difference(result.state, wanted.state) is None
         assert difference(dict(result.state.clients), dict(before.clients)) is None, "labels stay"

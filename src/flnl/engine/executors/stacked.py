@@ -16,7 +16,7 @@ from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientResult, ClientTask, Fit
 from flnl.core.ranges import Positive, PositiveCount
 from flnl.core.tally import Tally
-from flnl.engine.cuda_graph import Recorder, can_record
+from flnl.engine.cuda_graph import GraphRecorder, can_record
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Layout, Network, laid_out, safe_channels_last
 from flnl.engine.recorded_passes import RecordedPasses
@@ -162,10 +162,10 @@ class Stacked(Executor):
         return f"executor.memory={self._memory:g} GiB, {100 * GPU_SHARE:.0f} % of what {self.network.device} has"
 
     @cached_property
-    def _recorder(self) -> Recorder | None:
+    def _recorder(self) -> GraphRecorder | None:
         """What makes this network's CUDA graphs; None if nothing is recorded."""
         wanted = self.graphs is not False and can_record(self.network.device)
-        return Recorder(self.network.device) if wanted else None
+        return GraphRecorder(self.network.device) if wanted else None
 
     @cached_property
     def _graphs(self) -> Graphs:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from flnl.console.words import counted
 from flnl.figures.style import CLEAN, GREY, INK, WRONG, bare
 from flnl.instruments.benchmark.entries import CEILING
-from flnl.instruments.benchmark.standing import Standing
+from flnl.instruments.benchmark.leaderboard import Leaderboard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,26 +26,26 @@ ROW, COLUMN = 0.2, 0.16
 """Height of an entry's row and width of its column in inches."""
 
 
-def ranks(standing: Standing) -> Figure:
+def ranks(leaderboard: Leaderboard) -> Figure:
     """The mean rank of each entry with its bootstrap interval, and which pairs of entries differ significantly.
 
     Entries without a significant difference need not be neighbours, so that the bars of a critical-difference diagram
     would also join some that differ.
     """
-    rows = [*standing.mean_ranks]
+    rows = [*leaderboard.mean_ranks]
     wide = max(4.5, COLUMN * len(rows))
     figure = Figure(figsize=(4 + wide, 1.6 + ROW * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3.5, wide))
     at = np.arange(len(rows))
-    low, high = np.array([standing.intervals[name] for name in rows]).T
+    low, high = np.array([leaderboard.intervals[name] for name in rows]).T
     left.hlines(at, low, high, color=GREY, lw=2)
-    left.plot([standing.mean_ranks[name] for name in rows], at, "o", color=CLEAN, ms=4)
+    left.plot([leaderboard.mean_ranks[name] for name in rows], at, "o", color=CLEAN, ms=4)
     left.set_yticks(at, rows)
     left.invert_yaxis()
     left.set_xlabel("mean rank, 95 % interval")
     left.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     told = np.zeros((len(rows), len(rows)))
-    for better, worse in standing.better:
+    for better, worse in leaderboard.better:
         one, other = rows.index(better), rows.index(worse)
         told[one, other], told[other, one] = 1, -1
     colours = ListedColormap([WRONG, "white", CLEAN])
@@ -60,8 +60,8 @@ def ranks(standing: Standing) -> Figure:
         bare(axes)
         axes.tick_params(axis="y", length=0, labelsize=7)
     right.tick_params(axis="x", length=0, labelsize=7)
-    tasks = f"{counted(len(standing.tasks), 'task')}, {counted(len(standing.benchmark.seeds), 'seed')}"
-    figure.supxlabel(f"benchmark {standing.benchmark.version}, {tasks}", fontsize=8, color=INK)
+    tasks = f"{counted(len(leaderboard.tasks), 'task')}, {counted(len(leaderboard.benchmark.seeds), 'seed')}"
+    figure.supxlabel(f"benchmark {leaderboard.benchmark.version}, {tasks}", fontsize=8, color=INK)
     return figure
 
 
@@ -71,7 +71,7 @@ def costs(page: Page) -> Figure:
     axes = figure.subplots()
     points = [
         (cost, fmean(page.scores[name][task.name].mean for task in page.noisy), name)
-        for name in page.standing.mean_ranks
+        for name in page.leaderboard.mean_ranks
         if (cost := page.time(name)) is not None
     ]
     if points:

@@ -15,8 +15,8 @@ from flnl.console.markdown import grid, literal
 from flnl.console.templates import template
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
 from flnl.instruments.benchmark.entries import ABOUT, CEILING, FEDAVG, Entry, Score
+from flnl.instruments.benchmark.leaderboard import Leaderboard
 from flnl.instruments.benchmark.reruns import Reruns
-from flnl.instruments.benchmark.standing import Standing
 from flnl.instruments.tune.shown import spread
 from flnl.numerics import moments
 
@@ -104,23 +104,23 @@ class Page:
         return entry.name != CEILING and entry.withdrawn is None
 
     @cached_property
-    def standing(self) -> Standing:
+    def leaderboard(self) -> Leaderboard:
         """Of the entries that are whole and not withdrawn, by ruleset A."""
-        return self._standing(searched=False)
+        return self._leaderboard(searched=False)
 
     @cached_property
-    def standing_searched(self) -> Standing:
-        """As ``standing``, by ruleset B."""
-        return self._standing(searched=True)
+    def leaderboard_searched(self) -> Leaderboard:
+        """As ``leaderboard``, by ruleset B."""
+        return self._leaderboard(searched=True)
 
-    def _standing(self, *, searched: bool) -> Standing:
+    def _leaderboard(self, *, searched: bool) -> Leaderboard:
         whole = {
             entry.name: self.scores[entry.name]
             for entry in self.entries
             if self._counts(entry) and self.noisy and not self.lacking(entry)
             if entry.searched(self.benchmark) == searched
         }
-        return Standing(self.benchmark, self.noisy, whole)
+        return Leaderboard(self.benchmark, self.noisy, whole)
 
     def lacking(self, entry: Entry) -> list[str]:
         """The ranked tasks of which an entry has no score."""
@@ -155,14 +155,14 @@ class Page:
             suffix=suffix(self.tier),
             seeds=", ".join(map(str, self.benchmark.seeds)),
             docs=self._link(HERE / "docs" / "benchmark.md"),
-            ranking=self._ranking(self.standing, more=True),
-            searched=self._ranking(self.standing_searched) if self.standing_searched.scores else "",
+            ranking=self._ranking(self.leaderboard, more=True),
+            searched=self._ranking(self.leaderboard_searched) if self.leaderboard_searched.scores else "",
             harm=bool(self._clean),
             unfinished="; ".join(unfinished),
             own=[(entry.name, literal(" ".join(entry.own))) for entry in self.entries if entry.own],
             failed="; ".join(self.failed),
-            underpowered=self.standing.underpowered,
-            ranks=len(self.standing.scores) > 1,
+            underpowered=self.leaderboard.underpowered,
+            ranks=len(self.leaderboard.scores) > 1,
             costs=self._costs(),
             timed=self.timed,
             explained=[one.meaning for one in MORE if any(self._more(task, one) for task in self._told)],
@@ -171,7 +171,7 @@ class Page:
             tiers=TIERS,
         )
 
-    def _ranking(self, standing: Standing, *, more: bool = False) -> str:
+    def _ranking(self, leaderboard: Leaderboard, *, more: bool = False) -> str:
         """Places, ranks and accuracies; with ``more`` of withdrawn entries and of right labels, too."""
 
         def row(name: str, rank: str = "", place: str = "", difference: str = "") -> list[str]:
@@ -179,11 +179,11 @@ class Page:
             harm = "" if name == CEILING else self._difference(name, self._clean)
             return [self._named(name), rank, place, difference, *accuracies, *([harm] if self._clean else [])]
 
-        places, rows = standing.places, []
-        for name, mean in standing.mean_ranks.items():
-            low, high = standing.intervals[name]
+        places, rows = leaderboard.places, []
+        for name, mean in leaderboard.mean_ranks.items():
+            low, high = leaderboard.intervals[name]
             rank = f"{mean:.1f} ({low:.1f} to {high:.1f})"
-            rows.append(row(name, rank, str(places[name]), self._to_fedavg(standing, name)))
+            rows.append(row(name, rank, str(places[name]), self._to_fedavg(leaderboard, name)))
         if more:
             rows += [row(entry.name) for entry in self.entries if entry.withdrawn is not None]
             rows += [row(CEILING)] if CEILING in self.scores else []
@@ -191,17 +191,17 @@ class Page:
         heading = ["entry", "rank", "place", TO_FEDAVG, *accuracies, *(["harm"] if self._clean else [])]
         return grid(heading, rows, f"l{'r' * (len(heading) - 1)}")
 
-    def _to_fedavg(self, standing: Standing, name: str) -> str:
+    def _to_fedavg(self, leaderboard: Leaderboard, name: str) -> str:
         """The difference of means over the noisy tasks, bold if it is significant."""
         points = "" if name == FEDAVG else self._difference(name, self.noisy)
-        base = {FEDAVG: of} if (of := self.standing.scores.get(FEDAVG)) else {}  # those of ruleset B are without it
-        better = replace(standing, scores={**standing.scores, **base}).better_with(FEDAVG)
+        base = {FEDAVG: of} if (of := self.leaderboard.scores.get(FEDAVG)) else {}  # those of ruleset B are without it
+        better = replace(leaderboard, scores={**leaderboard.scores, **base}).better_with(FEDAVG)
         return f"**{points}**" if points and {(name, FEDAVG), (FEDAVG, name)} & better.keys() else points
 
     def _costs(self) -> str:
         by_name = {entry.name: entry for entry in self.entries}
         rows = []
-        for name in (*self.standing.mean_ranks, *self.standing_searched.mean_ranks):
+        for name in (*self.leaderboard.mean_ranks, *self.leaderboard_searched.mean_ranks):
             ratios = [*(self.cost(name, cost) for cost in COSTS.values()), *([self.time(name)] if self.timed else [])]
             cells = ["–" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             rows.append([self._named(name), *cells, ", ".join(by_name[name].given)])
@@ -272,7 +272,7 @@ class Page:
     @property
     def timed(self) -> bool:
         """Whether entries beside FedAvg have processor times."""
-        return sum(self.time(name) is not None for name in self.standing.scores) > 1
+        return sum(self.time(name) is not None for name in self.leaderboard.scores) > 1
 
     def time(self, name: str, tasks: Sequence[Task] | None = None) -> float | None:
         """Processor time in units of FedAvg's on one machine, mean over ``tasks``; None if they were not repeated.

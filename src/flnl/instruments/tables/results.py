@@ -64,7 +64,7 @@ class Cell:
         return tuple(value for value in self.values if value != NEVER)
 
     @property
-    def standing(self) -> tuple[int, float] | None:
+    def sort_key(self) -> tuple[int, float] | None:
         """The sort key of a cell within its column; None unless every seed has a value.
 
         It is the number of seeds that never reached the target, then the mean of those that did: a method that never

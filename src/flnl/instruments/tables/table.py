@@ -24,8 +24,8 @@ class Number:
     std: float | None  # None: not printed
 
     @property
-    def standing(self) -> tuple[int, float]:
-        """The sort key, as ``flnl.instruments.tables.results.Cell.standing``."""
+    def sort_key(self) -> tuple[int, float]:
+        """The sort key, as ``flnl.instruments.tables.results.Cell.sort_key``."""
         return (1, 0.0) if self.mean == NEVER else (0, self.mean)
 
 

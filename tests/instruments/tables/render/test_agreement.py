@@ -100,7 +100,7 @@ def test_a_cell_that_lacks_a_seed_is_in_no_order() -> None:
 
 
 def test_the_papers_numbers_stand_as_ours_do() -> None:
-    assert sorted([Number(NEVER, None), Number(3.0, None), Number(2.0, 0.1)], key=lambda n: n.standing) == [
+    assert sorted([Number(NEVER, None), Number(3.0, None), Number(2.0, 0.1)], key=lambda n: n.sort_key) == [
         Number(2.0, 0.1),
         Number(3.0, None),
         Number(NEVER, None),

@@ -66,7 +66,7 @@ def test_a_table_that_is_read_back_has_the_same_orders_and_ranks(tmp_path: Path)
         for row, cells in zip(one.cells, other.cells, strict=True):
             for cell, of_run in zip(row, cells, strict=True):
                 assert (cell.state, cell.papers, len(cell.runs)) == (of_run.state, of_run.papers, len(of_run.runs))
-                assert cell.standing == pytest.approx(of_run.standing)
+                assert cell.sort_key == pytest.approx(of_run.sort_key)
     ours, theirs = ranking(filled), ranking(found)
     assert ours is not None
     assert theirs is not None

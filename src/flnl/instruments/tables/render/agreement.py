@@ -45,9 +45,9 @@ def agreements(filled: Filled) -> list[Agreement]:
     results = []
     for j, k in ((j, k) for j, which in enumerate(filled.of_paper) for k in which):
         both = [
-            (name, standing, number.standing)
+            (name, sort_key, number.sort_key)
             for i, name in names.items()
-            if (standing := filled.cells[i][j].standing) is not None
+            if (sort_key := filled.cells[i][j].sort_key) is not None
             and (number := filled.table.cells[i][k]) is not None
         ]
         if len(both) > 1:
@@ -94,9 +94,9 @@ def competitors(rows: Sequence[Row]) -> dict[int, str]:
 
 
 def _places(standings: Sequence[tuple[int, float]]) -> list[float]:
-    """Each standing's place among the distinct ones, from 0."""
+    """Each sort_key's place among the distinct ones, from 0."""
     order = sorted(set(standings))
-    return [float(order.index(standing)) for standing in standings]
+    return [float(order.index(sort_key)) for sort_key in standings]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:

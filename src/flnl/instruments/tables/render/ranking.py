@@ -81,7 +81,7 @@ def _settings(filled: Filled) -> list[Setting]:
     settings = []
     for j, column in enumerate(filled.columns):
         cells = {name: filled.cells[i][j] for i, name in names.items()}
-        whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
+        whole = {name: cell for name, cell in cells.items() if cell.sort_key is not None}
         ours = {name: compared(mean) for name, cell in whole.items() if (mean := cell.number) is not None}
         settings.append(
             Setting(

@@ -106,11 +106,11 @@ class Sheet:
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
         cells = [self.filled.cells[k][j] for k in self._competing]
-        every = [other for one in cells if (other := one.standing) is not None]
-        standing = self.filled.cells[i][j].standing if i in self._competing else None
-        if higher is None or standing is None or len(every) < 2 or standing[0] == len(self.filled.cells[i][j].runs):
+        every = [other for one in cells if (other := one.sort_key) is not None]
+        sort_key = self.filled.cells[i][j].sort_key if i in self._competing else None
+        if higher is None or sort_key is None or len(every) < 2 or sort_key[0] == len(self.filled.cells[i][j].runs):
             return False
-        return standing == (max if higher else min)(every)
+        return sort_key == (max if higher else min)(every)
 
     @cached_property
     def _competing(self) -> list[int]:
@@ -222,7 +222,7 @@ class Sheet:
     def partly(self) -> list[str]:
         """A note that counts the cells with missing seeds, which are not compared; empty list if there are none."""
         cells = [cell for row in self.filled.cells for cell in row]
-        number = sum(cell.number is not None and cell.standing is None for cell in cells)
+        number = sum(cell.number is not None and cell.sort_key is None for cell in cells)
         head = "Cells that have run with some of the seeds alone are in no order, rank or bold"
         return [f"{head}: {number}."] if number else []
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from flnl.console.terminal import Lines
+from flnl.console.terminal import LineFormatter
 from flnl.core import stored
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
@@ -21,13 +21,13 @@ from flnl.core.state import RoundResult
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.loop import NonFiniteError
 from flnl.parts.samplers.power_of_choice import MeanLoss
-from flnl.sites import desk, messages, wire
-from flnl.sites.desk import Desk, SiteData
+from flnl.sites import messages, runtime, wire
 from flnl.sites.executor import Sites
 from flnl.sites.link import Link
 from flnl.sites.messages import Parts
 from flnl.sites.policy import Policy
-from flnl.sites.shelf import Entry, SiteStates
+from flnl.sites.runtime import SiteData, SiteRuntime
+from flnl.sites.states import Entry, SiteStates
 from tests.properties.runs import Assembled, assembled, difference, run
 from tests.registry import TINY
 from tests.sites.test_wire import mutated
@@ -38,7 +38,7 @@ FEDNORO = ("method=fednoro", "max_rounds=1", "executor.allow=[ClassLosses]")
 
 @dataclass
 class Recording:
-    """A carrier that notes what it carries, and may change answers."""
+    """A transport that notes what it carries, and may change answers."""
 
     inner: Any
     changed: Callable[[int, Parts], Parts] = lambda number, parts: parts
@@ -66,23 +66,23 @@ def link_of(parts: Assembled) -> Link:
 def recorded(parts: Assembled, changed: Callable[[int, Parts], Parts] = lambda number, parts: parts) -> Recording:
     """What has been carried from now on."""
     link = link_of(parts)
-    link.carrier = Recording(link.carrier, changed)
-    return link.carrier
+    link.transport = Recording(link.transport, changed)
+    return link.transport
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Parts, Parts]:
-    """A desk with a run, and the messages that opened it and gave it its first task."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[SiteRuntime, Parts, Parts]:
+    """A runtime with a run, and the messages that opened it and gave it its first task."""
     with assembled(WORDS, tmp_path_factory.mktemp("site") / "run") as parts:
-        carrier = recorded(parts)
+        transport = recorded(parts)
         link_of(parts).open()
         next(parts.rounds())
-        desks = {wire.read(sent[0])["client"]: sent for sent in carrier.down if len(sent) == 1}
-        first = next(sent for sent in carrier.down if len(sent) == 2)
-        client = next(number for number, sent in enumerate(carrier.down[8:]) if sent is first)
+        runtimes = {wire.read(sent[0])["client"]: sent for sent in transport.down if len(sent) == 1}
+        first = next(sent for sent in transport.down if len(sent) == 2)
+        client = next(number for number, sent in enumerate(transport.down[8:]) if sent is first)
         assert client == 0
         to = sorted(int(path.parents[2].name) for path in (parts_folder(parts)).glob("sites/*/runs/*/replies"))[0]
-        return carrier.inner.desks[str(to)], desks[to], first
+        return transport.inner.runtimes[str(to)], runtimes[to], first
 
 
 def parts_folder(parts: Assembled) -> Path:
@@ -94,9 +94,9 @@ def changed(parts: Parts, **values: Any) -> Parts:
     return [wire.written({**wire.read(parts[0]), **values}), *parts[1:]]
 
 
-def said(desk: Desk, parts: Parts) -> dict[str, Any]:
-    """The header of a desk's answer."""
-    return wire.read(desk.handle(parts)[0])  # type: ignore[no-any-return]
+def said(runtime: SiteRuntime, parts: Parts) -> dict[str, Any]:
+    """The header of a runtime's answer."""
+    return wire.read(runtime.handle(parts)[0])  # type: ignore[no-any-return]
 
 
 def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Parts:
@@ -131,7 +131,7 @@ def other_config(parts: Parts, change: Callable[[dict[str, Any]], object]) -> Pa
     ],
 )
 def test_a_run_that_does_not_fit_is_not_opened(
-    site: tuple[Desk, Parts, Parts], values: dict[str, Any], told: str
+    site: tuple[SiteRuntime, Parts, Parts], values: dict[str, Any], told: str
 ) -> None:
     answer = said(site[0], changed(site[1], **values))
     assert answer["kind"] == "refused"
@@ -172,19 +172,21 @@ def test_a_run_that_does_not_fit_is_not_opened(
     ],
 )
 def test_a_configuration_is_checked_where_it_is_used(
-    site: tuple[Desk, Parts, Parts], change: Callable[[dict[str, Any]], object], told: str, tmp_path: Path
+    site: tuple[SiteRuntime, Parts, Parts], change: Callable[[dict[str, Any]], object], told: str, tmp_path: Path
 ) -> None:
-    """A site's own desk: the one of the module has built the run already."""
-    answer = said(Desk(site[0].data, tmp_path), other_config(site[1], change))
+    """A site's own runtime: the one of the module has built the run already."""
+    answer = said(SiteRuntime(site[0].data, tmp_path), other_config(site[1], change))
     assert answer["kind"] == "refused"
     assert told in answer["why"]
 
 
-def test_a_run_must_be_approved_where_the_site_wants_that(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+def test_a_run_must_be_approved_where_the_site_wants_that(
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path
+) -> None:
     key = wire.read(site[1][0])["key"]
-    answer = said(Desk(site[0].data, tmp_path, Policy(approve="another key")), site[1])
+    answer = said(SiteRuntime(site[0].data, tmp_path, Policy(approve="another key")), site[1])
     assert answer["why"] == f"this run is not approved; its key is {key}"
-    assert said(Desk(site[0].data, tmp_path, Policy(approve=key)), site[1])["kind"] == "opened"
+    assert said(SiteRuntime(site[0].data, tmp_path, Policy(approve=key)), site[1])["kind"] == "opened"
 
 
 def test_a_site_of_few_samples_takes_no_part(tmp_path: Path) -> None:
@@ -198,20 +200,20 @@ def test_what_tells_of_labels_leaves_only_if_it_is_allowed(tmp_path: Path) -> No
     run([*WORDS[:-2], *FEDNORO], tmp_path / "other")
 
 
-def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[Desk, Parts, Parts]) -> None:
+def test_a_site_whose_labels_have_changed_does_not_go_on(site: tuple[SiteRuntime, Parts, Parts]) -> None:
     given = site[0].data.dataset.given
     assert given is not None
     other = SiteData(site[0].data.name, replace(site[0].data.dataset, given=np.roll(given, 1)))
-    assert "have changed since round 1" in said(Desk(other, site[0].folder), site[1])["why"]
-    assert said(Desk(site[0].data, site[0].folder), site[1])["kind"] == "opened"
+    assert "have changed since round 1" in said(SiteRuntime(other, site[0].folder), site[1])["why"]
+    assert said(SiteRuntime(site[0].data, site[0].folder), site[1])["kind"] == "opened"
 
 
-def test_a_run_is_not_opened_again_as_another(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
-    """Also not by a desk that was started anew; as itself it is."""
-    desk = Desk(site[0].data, tmp_path)
-    assert said(desk, site[1])["kind"] == "opened"
+def test_a_run_is_not_opened_again_as_another(site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path) -> None:
+    """Also not by a runtime that was started anew; as itself it is."""
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    assert said(runtime, site[1])["kind"] == "opened"
     longer = other_config(site[1], lambda config: config["train"].update(epochs=7))
-    for one in (desk, Desk(site[0].data, tmp_path)):
+    for one in (runtime, SiteRuntime(site[0].data, tmp_path)):
         assert said(one, longer)["why"] == "the run of this name was opened with another key"
         grown = changed(site[1], client=1 - wire.read(site[1][0])["client"])
         assert said(one, grown)["why"] == "the run of this name was opened with another client"
@@ -219,14 +221,14 @@ def test_a_run_is_not_opened_again_as_another(site: tuple[Desk, Parts, Parts], t
 
 
 def test_few_runs_begin_with_one_key_and_fewer_are_held(
-    site: tuple[Desk, Parts, Parts], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: tuple[SiteRuntime, Parts, Parts], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each run begins to count anew how often it was asked for something, and holds a network."""
-    monkeypatch.setattr(desk, "MOST_RUNS", 3)
-    one = Desk(site[0].data, tmp_path)
+    monkeypatch.setattr(runtime, "MOST_RUNS", 3)
+    one = SiteRuntime(site[0].data, tmp_path)
     for name in ("a", "b", "c", "a"):
         assert said(one, changed(site[1], run=name))["kind"] == "opened"
-        assert len(one._runs) <= desk.OPEN
+        assert len(one._runs) <= runtime.OPEN
     assert said(one, changed(site[1], run="d"))["why"].startswith("3 runs with this key have begun here")
     for path in tmp_path.glob("runs/*/opened"):  # the same, written otherwise
         data = path.read_bytes()
@@ -265,13 +267,15 @@ def test_few_runs_begin_with_one_key_and_fewer_are_held(
         ({"seed": "1"}, "another type"),
     ],
 )
-def test_a_task_that_is_none_is_not_done(site: tuple[Desk, Parts, Parts], values: dict[str, Any], told: str) -> None:
+def test_a_task_that_is_none_is_not_done(
+    site: tuple[SiteRuntime, Parts, Parts], values: dict[str, Any], told: str
+) -> None:
     answer = said(site[0], changed(site[2], **values))
     assert answer["kind"] == ("lost" if "kept" in values else "refused")
     assert told in answer["why"]
 
 
-def test_a_site_has_an_answer_to_whatever_bytes(site: tuple[Desk, Parts, Parts]) -> None:
+def test_a_site_has_an_answer_to_whatever_bytes(site: tuple[SiteRuntime, Parts, Parts]) -> None:
     rng, kinds = np.random.default_rng(5), set()
     for number in range(400):
         broken = list(site[2] if number % 2 else site[1])
@@ -281,20 +285,20 @@ def test_a_site_has_an_answer_to_whatever_bytes(site: tuple[Desk, Parts, Parts])
     assert "refused" in kinds
 
 
-def test_a_job_is_asked_for_a_few_times_only(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+def test_a_job_is_asked_for_a_few_times_only(site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path) -> None:
     """Each time with another model: the same message is answered from what is stored."""
-    desk = Desk(site[0].data, tmp_path)
-    desk.handle(site[1])
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    runtime.handle(site[1])
     model = wire.read(site[2][1])
     kinds = []
     for number in range(4):
         other = wire.written({name: tensor + number for name, tensor in model.items()})
-        kinds += [said(desk, [site[2][0], other])["kind"] for _ in range(2)]
+        kinds += [said(runtime, [site[2][0], other])["kind"] for _ in range(2)]
     assert kinds == [*["done"] * 6, "refused", "refused"]
 
 
 def test_a_job_that_fails_is_asked_for_as_rarely(
-    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a crafted model makes it fail tells something of the samples; a site that begins anew remembers."""
 
@@ -304,7 +308,7 @@ def test_a_job_that_fails_is_asked_for_as_rarely(
     monkeypatch.setattr(LocalTraining, "__call__", failing)
     model, kinds = wire.read(site[2][1]), []
     for number in (0, 1, 0, 2, 3, 3, 0):
-        one = Desk(site[0].data, tmp_path)
+        one = SiteRuntime(site[0].data, tmp_path)
         one.handle(site[1])
         other = wire.written({name: tensor + number for name, tensor in model.items()})
         kinds.append(said(one, [site[2][0], other])["kind"])
@@ -315,21 +319,23 @@ def test_labels_are_corrected_when_the_method_does(tmp_path: Path) -> None:
     """At the end of a stage; before it, counts of changed labels would tell of single ones."""
     words = [*(word for word in WORDS if "method=" not in word and "rounds=" not in word), "method=fedcorr"]
     with assembled([*words, "method.T1=1", "method.T2=2", "method.T3=1"], tmp_path / "run") as parts:
-        carrier = recorded(parts)
+        transport = recorded(parts)
         link_of(parts).open()
         list(parts.rounds())
-        tasks = [sent for sent in carrier.down if len(sent) == 2]
+        tasks = [sent for sent in transport.down if len(sent) == 2]
         last = [sent for sent in tasks if wire.plain_in(sent[0], 10**8).get("job") == "correct"][-1]
-        header, desks = wire.read(last[0], stored.classes()), carrier.inner.desks.values()
-        of = next(one for one in desks if wire.read(one.handle(last)[0], stored.classes())["kind"] == "done")
+        header, runtimes = wire.read(last[0], stored.classes()), transport.inner.runtimes.values()
+        of = next(one for one in runtimes if wire.read(one.handle(last)[0], stored.classes())["kind"] == "done")
         early = [wire.written({**header, "round": header["round"] - 1, "floor": 0}), last[1]]
         assert sum(header["lengths"][: header["stage"]]) == header["round"] + 1
         assert "asks no such job" in wire.read(of.handle(early)[0], stored.classes()).get("why", "done")
 
 
-def test_a_server_does_not_go_back_behind_what_it_has_left(site: tuple[Desk, Parts, Parts], tmp_path: Path) -> None:
+def test_a_server_does_not_go_back_behind_what_it_has_left(
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path
+) -> None:
     """There the site has forgotten how often it was asked."""
-    one = Desk(site[0].data, tmp_path)
+    one = SiteRuntime(site[0].data, tmp_path)
     one.handle(site[1])
     model, run = wire.read(site[2][1]), wire.read(site[1][0])["run"]
 
@@ -347,11 +353,13 @@ def test_a_sampler_is_answered_what_its_settings_ask(tmp_path: Path) -> None:
     """The loss of one sample at a time would tell its label."""
     words = [*(word for word in WORDS if "method=" not in word), "method=power_of_choice"]
     with assembled(words, tmp_path / "run") as parts:
-        carrier = recorded(parts)
+        transport = recorded(parts)
         link_of(parts).open()
         next(parts.rounds())
-        asked = next(sent for sent in carrier.down if len(sent) == 2 and wire.plain_in(sent[0], 10**8)["job"] == "ask")
-        of = next(one for one in carrier.inner.desks.values() if said(one, asked)["kind"] == "done")
+        asked = next(
+            sent for sent in transport.down if len(sent) == 2 and wire.plain_in(sent[0], 10**8)["job"] == "ask"
+        )
+        of = next(one for one in transport.inner.runtimes.values() if said(one, asked)["kind"] == "done")
         job = messages.read_header(asked, messages.ASKED, {MeanLoss})["ask"]
         assert job == MeanLoss(None)
         header = {**messages.read_header(asked, messages.ASKED, {MeanLoss}), "ask": MeanLoss(1)}
@@ -359,20 +367,22 @@ def test_a_sampler_is_answered_what_its_settings_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("message", ["evaluate", "finish"])
-def test_few_models_are_scored_and_taken_in_a_round(message: str, site: tuple[Desk, Parts, Parts], tmp_path: Path):
+def test_few_models_are_scored_and_taken_in_a_round(
+    message: str, site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path
+):
     """Counts of many crafted models would tell of single labels."""
-    desk = Desk(site[0].data, tmp_path)
-    desk.handle(site[1])
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    runtime.handle(site[1])
     task, model = wire.read(site[2][0]), wire.read(site[2][1])
     more = {"own": {}, "kept": ""} if message == "finish" else {}
 
     def asked(number: int, round: int) -> dict[str, Any]:
         header = wire.written({"kind": message, "run": task["run"], "round": round, **more})
-        return said(desk, [header, wire.written({name: tensor + number for name, tensor in model.items()})])
+        return said(runtime, [header, wire.written({name: tensor + number for name, tensor in model.items()})])
 
     assert "refused" not in [asked(number, 1)["kind"] for number in (0, 1, 2, 0)]
     assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
-    desk.handle(site[1])  # to open the run again does not help
+    runtime.handle(site[1])  # to open the run again does not help
     assert asked(3, 1)["why"] == "the server has sent 3 models with round 1 before"
     if message == "finish":  # what it tells depends on what the server says of its exchanges, too
         more["own"] = {"lid": 1}
@@ -386,41 +396,41 @@ def test_what_the_exchanges_have_is_of_as_many_clients_as_the_run(tmp_path: Path
     """Or a short message has a site make room for a billion."""
     words = [*WORDS[:-2], "method=fedgr", "max_rounds=1", "executor.allow=[SentSampleLosses]"]
     with assembled(words, tmp_path / "run") as parts:
-        carrier = recorded(parts)
+        transport = recorded(parts)
         link_of(parts).finish(parts.results()[-1].state)
-        finish = next(sent for sent in carrier.down if wire.plain_in(sent[0], 10**8).get("kind") == "finish")
+        finish = next(sent for sent in transport.down if wire.plain_in(sent[0], 10**8).get("kind") == "finish")
         header = wire.read(finish[0], stored.classes())
         ((name, own),) = header["own"].items()
         many = wire.written({**header, "own": {name: replace(own, clients=9**9)}})
-        answers = [said(one, [many, finish[1]]) for one in carrier.inner.desks.values()]
+        answers = [said(one, [many, finish[1]]) for one in transport.inner.runtimes.values()]
         assert {one["why"] for one in answers} == {"what the exchanges have is of another number of clients"}
 
 
 def test_no_text_of_an_error_in_a_sites_own_work_crosses(
-    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have a path, and with it a class: that of an image that cannot be read any more."""
-    desk = Desk(site[0].data, tmp_path)
-    desk.handle(site[1])
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    runtime.handle(site[1])
 
     def unreadable(job: LocalTraining, network: Any, task: Any) -> Any:
         raise UserError("dataset.root: /data/cats/0.png cannot be read any more")
 
     monkeypatch.setattr(LocalTraining, "__call__", unreadable)
-    assert said(desk, site[2]) == {"kind": "failed", "why": "UserError"}
+    assert said(runtime, site[2]) == {"kind": "failed", "why": "UserError"}
 
 
 def test_a_refusal_is_short_and_shows_what_it_quotes(
-    site: tuple[Desk, Parts, Parts], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Or a server draws a question of its own on the site's terminal, in a log of what has failed."""
     forged = "\x1b[2J\nto approve: flnl site north --approve 0000"
-    desk = Desk(site[0].data, tmp_path)
-    answer = said(desk, other_config(site[1], lambda config: config["train"].update({forged: 1, "x" * 9000: 2})))
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    answer = said(runtime, other_config(site[1], lambda config: config["train"].update({forged: 1, "x" * 9000: 2})))
     assert "train" in answer["why"]
     assert len(answer["why"]) <= 2000
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines("%(message)s"))
+    handler.setFormatter(LineFormatter("%(message)s"))
     try:
         raise ValueError(forged)
     except ValueError as error:
@@ -452,16 +462,16 @@ def test_what_has_crossed_is_written_with_every_job(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_asked_again_is_answered_without_training(
-    site: tuple[Desk, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: tuple[SiteRuntime, Parts, Parts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by a desk that was started anew, and where the server may begin again does not matter."""
+    """Also by a runtime that was started anew, and where the server may begin again does not matter."""
     trained = visits_counted(monkeypatch)
-    desk = Desk(site[0].data, tmp_path)
-    desk.handle(site[1])
-    first = desk.handle(site[2])
-    again = Desk(site[0].data, tmp_path)
+    runtime = SiteRuntime(site[0].data, tmp_path)
+    runtime.handle(site[1])
+    first = runtime.handle(site[2])
+    again = SiteRuntime(site[0].data, tmp_path)
     again.handle(site[1])
-    assert again.handle(changed(site[2], floor=0)) == first == desk.handle(site[2])
+    assert again.handle(changed(site[2], floor=0)) == first == runtime.handle(site[2])
     assert len(trained) == 1
 
 
@@ -477,7 +487,7 @@ def visits_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return trained
 
 
-# -------------------------------------------------------------------------------------------------------- the shelf
+# -------------------------------------------------------------------------------------------------------- the states
 
 
 def test_a_handle_tells_nothing_of_the_state(tmp_path: Path) -> None:
@@ -490,20 +500,20 @@ def test_a_handle_tells_nothing_of_the_state(tmp_path: Path) -> None:
 
 
 def test_a_handle_does_not_tell_whether_a_task_has_changed_something(tmp_path: Path) -> None:
-    shelf, state = SiteStates(tmp_path, b"s" * 32), ClientState(labels=torch.tensor([1, 2, 3]))
-    handles = [shelf.put(state, 1, task) for task in ("one", "other")]
+    states, state = SiteStates(tmp_path, b"s" * 32), ClientState(labels=torch.tensor([1, 2, 3]))
+    handles = [states.put(state, 1, task) for task in ("one", "other")]
     assert len({*handles}) == 2
     for handle in handles:
-        assert torch.equal(shelf.state(handle)[0].held(torch.zeros(3)), state.held(torch.zeros(3)))
+        assert torch.equal(states.state(handle)[0].held(torch.zeros(3)), state.held(torch.zeros(3)))
 
 
 def test_a_shelf_keeps_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
     """Of each round before the floor but the last, nothing; that one's state before and after it."""
-    shelf = SiteStates(tmp_path, b"s" * 32)
-    handles = [shelf.put(ClientState(labels=torch.tensor([number])), 1, "") for number in range(6)]
+    states = SiteStates(tmp_path, b"s" * 32)
+    handles = [states.put(ClientState(labels=torch.tensor([number])), 1, "") for number in range(6)]
     for number in range(5):
-        shelf.answered(Entry(number, "train ", f"task{number}", handles[number], handles[number + 1]), [b"answer"])
-    shelf.forget_before(3)
+        states.answered(Entry(number, "train ", f"task{number}", handles[number], handles[number + 1]), [b"answer"])
+    states.forget_before(3)
     assert {path.name for path in (tmp_path / "states").iterdir()} == {*handles[2:]}
     assert {path.name for path in (tmp_path / "replies").iterdir()} == {"task2", "task3", "task4"}
     assert [entry.round for entry in SiteStates(tmp_path, b"s" * 32).entries] == [2, 3, 4]
@@ -587,12 +597,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assembled]:
 
 def first_round(parts: Assembled, changed: Callable[[Parts], Parts], **settings: Any) -> RoundResult:
     """The first round, in which the second answer is changed."""
-    link, plain = link_of(parts), link_of(parts).carrier
-    link.carrier = Recording(plain, lambda number, answer: changed(answer) if number == 2 else answer)
+    link, plain = link_of(parts), link_of(parts).transport
+    link.transport = Recording(plain, lambda number, answer: changed(answer) if number == 2 else answer)
     try:
         return next(parts.rounds(settings=replace(parts.settings, **settings)))
     finally:
-        link.carrier = plain
+        link.transport = plain
 
 
 @pytest.mark.parametrize("change", BROKEN, ids=range(len(BROKEN)))

@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class Shelf(Generic[V]):
+class ContentStore(Generic[V]):
     """A folder of values, each in a file named after the sha256 of its bytes."""
 
     folder: Path

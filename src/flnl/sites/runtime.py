@@ -1,6 +1,6 @@
 """A site's end: it checks what a server asks, runs jobs on its own samples, keeps its states, and answers.
 
-A desk needs no trust in the server beyond what its policy says: jobs are those of its own method, built of its own
+A runtime needs no trust in the server beyond what its policy says: jobs are those of its own method, built of its own
 classes, and what leaves is of the types that these parts declare.
 """
 
@@ -27,7 +27,7 @@ from flnl.core.execution import ClientJob
 from flnl.core.messages import Answered, Broadcast, ClientResult, ClientState, ClientTask, Samples
 from flnl.core.payload import Params, Payload
 from flnl.core.stage import Stage
-from flnl.core.state import FederatedState, ServerState, Shelved
+from flnl.core.state import FederatedState, ServerState, Spilled
 from flnl.core.stored import name_of
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation
@@ -40,14 +40,13 @@ from flnl.engine.model_file import ModelFile
 from flnl.evaluation.evaluator import Evaluator
 from flnl.record import label_table
 from flnl.sites import messages, recorded, wire
-from flnl.sites.audit_messages import CountedLabels, Question
-from flnl.sites.audit_messages import Written as PageWritten
+from flnl.sites.audit_messages import CountedLabels, PageWritten, Question
 from flnl.sites.auditing import FOLDER as AUDIT_FOLDER
 from flnl.sites.auditing import Corrected, Review, SiteAudit, step_of
 from flnl.sites.messages import Parts, RefusedError
 from flnl.sites.policy import TRIES, Ledger, Policy, revealed
 from flnl.sites.shared import Built, built, key_of
-from flnl.sites.shelf import Entry, Few, SiteStates
+from flnl.sites.states import Entry, Few, SiteStates
 from flnl.sites.wire import WireError
 from flnl.storage import secret_file
 from flnl.storage.atomic import write_atomically
@@ -126,7 +125,7 @@ class _Run:
     client: int
     clients: int
     holders: int  # of the clients, how many hold samples
-    shelf: SiteStates
+    states: SiteStates
     folder: Path
 
     @property
@@ -136,15 +135,15 @@ class _Run:
 
 
 @dataclass
-class Desk:
-    """A site. ``handle`` is all that a carrier calls.
+class SiteRuntime:
+    """A site. ``handle`` is all that a transport calls.
 
     Args:
         data: the site's samples.
         folder: where it keeps its secret, its ledger and what it has of runs.
         policy: what it lets out.
         device: where it computes.
-        building: makes what it runs jobs with; desks of one process may share that.
+        building: makes what it runs jobs with; runtimes of one process may share that.
         enter: lets a run in, given the message that opens it, or refuses it, before anything of it is made; also one
             that began before this process.
         compute: is told the number of threads of a run before each of its jobs.
@@ -173,7 +172,7 @@ class Desk:
             return self.refusal(error)
 
     def check(self, parts: Parts, size: int) -> None:
-        """Before a part of a message is read: whether the desk may use one of this ``size`` after these ``parts``.
+        """Before a part of a message is read: whether the runtime may use one of this ``size`` after these ``parts``.
 
         Raises:
             WireError: if it is larger than a header, or than a model of the run that the header names.
@@ -279,15 +278,15 @@ class Desk:
         self.policy.admit(made.method)
         self.policy.admit_visits(made.method, made.training, len(self.data.dataset.train))
         self.compute(made.threads)
-        shelf = SiteStates(folder, self._secret)
+        states = SiteStates(folder, self._secret)
         if known.exists() and known.read_text() != token:
-            when = f"round {shelf.entries[-1].round + 1}" if shelf.entries else "the run began"
+            when = f"round {states.entries[-1].round + 1}" if states.entries else "the run began"
             raise RefusedError(f"the site's samples or labels have changed since {when}")
         known.write_text(token)
         write_atomically(before, opening)
         while len(self._runs) >= OPEN:  # they are opened again when a message names them
             del self._runs[next(iter(self._runs))]
-        self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, shelf, folder)
+        self._runs[run] = _Run(made, header["key"], header["client"], clients, holders, states, folder)
         about = {"size": len(self.data.dataset.train), "token": token, "own_streams": self.policy.streams == "own"}
         return messages.written(messages.OPENED, kind="opened", versions=messages.versions(), **about)
 
@@ -310,18 +309,18 @@ class Desk:
         if header["seed"] != run.built.seed or not 0 <= header["floor"] <= header["round"]:
             raise RefusedError("the seed is not the configuration's, or the run would begin again after this round")
         task_name = _task_name(header, parts[1])
-        if (stored := run.shelf.reply(task_name)) is not None:
+        if (stored := run.states.reply(task_name)) is not None:
             return list(stored)
-        if header["floor"] < run.shelf.floor:
+        if header["floor"] < run.states.floor:
             raise RefusedError("the run would begin again with a round that the server has left behind")
         job, allowed = self._job(run, stage, header)
         name = f"{header['job']} {header['exchange']}"
-        if not run.shelf.begins(header["round"], name, task_name, TRIES):
+        if not run.states.begins(header["round"], name, task_name, TRIES):
             raise RefusedError(f"the server has asked for a job of round {header['round'] + 1} {TRIES} times before")
         broadcast = Broadcast(header["round"], number, params, header["extras"], lengths)
         before_stage = header["job"] == "open" and broadcast.clock.stage_round == 0
         last = number - 1 if before_stage else number
-        kept, of_stage = run.shelf.state(header["kept"])
+        kept, of_stage = run.states.state(header["kept"])
         state = entered(method, kept, of_stage, last, lengths, run.built.training)
         task = ClientTask(run.client, self.data.samples, broadcast, state, header["seed"], self._secret)
         task = replace(task, own_streams=self.policy.streams == "own")
@@ -331,13 +330,13 @@ class Desk:
         tally = network.meter.pop()
         answer, model, after = self._outcome(outcome, task)
         self._let_out(run, answer["reports"], allowed, task, type(job))
-        run.shelf.forget_before(header["floor"])
-        handle = run.shelf.put(after, max(last, of_stage), task_name)
+        run.states.forget_before(header["floor"])
+        handle = run.states.put(after, max(last, of_stage), task_name)
         said = messages.written(
             messages.DONE, kind="done", kept=handle, trained=tally.trained, scored=tally.scored, **answer
         )
         reply = [said, *([] if model is None else [wire.written(model)])]
-        run.shelf.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
+        run.states.answered(Entry(header["round"], name, task_name, header["kept"], handle), reply)
         return reply
 
     def _job(self, run: _Run, stage: Stage, header: Mapping[str, Any]) -> tuple[ClientJob[Any], Sequence[type]]:
@@ -524,7 +523,7 @@ class Desk:
         """Write what the site gets out of the run: the model, and ``labels.csv`` with its own names of samples."""
         if any(getattr(own, "clients", run.clients) != run.clients for own in header["own"].values()):
             raise RefusedError("what the exchanges have is of another number of clients")
-        state, _ = run.shelf.state(header["kept"])
+        state, _ = run.states.state(header["kept"])
         method, data = run.built.method, self.data.dataset
         ModelFile(
             weights=params,
@@ -539,7 +538,7 @@ class Desk:
             networks=method.networks,
         ).save(run.folder / model_file.NAME)
         evaluator = Evaluator(self.data.federation(run.client, run.clients), run.built.network, method)
-        clients = Shelved({} if state.empty else {run.client: state})
+        clients = Spilled({} if state.empty else {run.client: state})
         table = evaluator.table(FederatedState(header["round"], ServerState(params, dict(header["own"])), clients))
         table.save(run.folder / label_table.NAME)
         counts = dict.fromkeys(("flagged", "changed"))

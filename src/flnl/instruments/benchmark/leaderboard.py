@@ -21,7 +21,7 @@ INTERVAL = 0.95
 
 
 @dataclass(frozen=True)
-class Standing:
+class Leaderboard:
     """The entries that have a score in each of some tasks, and how they compare there."""
 
     benchmark: Benchmark

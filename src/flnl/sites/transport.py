@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from flnl.sites.desk import Desk
 from flnl.sites.messages import Parts
+from flnl.sites.runtime import SiteRuntime
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Carries messages, whose bytes it neither reads nor changes."""
 
     def nodes(self) -> Sequence[str]:
@@ -32,15 +32,15 @@ class Carrier(Protocol):
 
 @dataclass
 class Loopback:
-    """Desks in this process. A message is handled when its answer is asked for, one at a time."""
+    """Runtimes in this process. A message is handled when its answer is asked for, one at a time."""
 
-    desks: Mapping[str, Desk]
+    runtimes: Mapping[str, SiteRuntime]
     _waiting: dict[str, tuple[str, Parts]] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
 
     def nodes(self) -> Sequence[str]:
         """All of them."""
-        return list(self.desks)
+        return list(self.runtimes)
 
     def push(self, to: str, parts: Parts, ttl: float) -> str:
         """Put a message down."""
@@ -54,4 +54,4 @@ class Loopback:
         if number is None:
             return {}
         to, parts = self._waiting.pop(number)
-        return {number: self.desks[to].handle(parts)}
+        return {number: self.runtimes[to].handle(parts)}
