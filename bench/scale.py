@@ -115,7 +115,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
             held, files = run.state.clients.size, len(run.state.clients.files)
             accuracy = record.metrics["last"]
             executor = record.raw["executor"]["name"]
-    shelf = Path(run.folder.path, "clients")
+    states = Path(run.folder.path, "clients")
     return {
         "opening": opened,
         "first": rounds[0][0],
@@ -128,7 +128,7 @@ def measure(overrides: Sequence[str]) -> dict[str, Any]:
         "peak": memory.peak,
         "held": held,
         "files": files,
-        "disk": sum(file.stat().st_size for file in shelf.glob("*")) if shelf.exists() else 0,
+        "disk": sum(file.stat().st_size for file in states.glob("*")) if states.exists() else 0,
         "accuracy": accuracy,
         "executor": executor,
     }

@@ -59,7 +59,7 @@ def test_files_of_ones_own_are_not_replaced(command: Command, tmp_path: Path) ->
     named = {path.name for path in (tmp_path / "logs").glob("[!.]*")} - {"slurm.out"}
     assert named <= set(WRITTEN)
     assert {"labels.csv", "model.pt", "checkpoints"} <= named
-    assert {tensorboard.FOLDER, traffic.NAME, executor.NAMED} <= set(WRITTEN), "of loggers and sites"
+    assert {tensorboard.FOLDER, traffic.NAME, executor.NAMED} <= set(WRITTEN), "of loggers and of what crossed to sites"
 
 
 def test_a_finished_run_is_not_run_again(command: Command, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ FEDPROX = ("method=fedprox", f"{MU}=${{noise_rate:}}")
         ("noise=random noise.eta=0.4", 0.4),
         ("noise=fedes noise.mu=0.5", 0.5),
         ("noise=fedes", 0.3),
-        ("noise=instance noise.eta=0.35", 0.35),
+        ("noise=instance noise.eta=0.3", 0.3),
+        ("noise=instance noise.eta=0.0 noise.spread=0.0", 0.0),
         ("noise=localized noise.low=0.2 noise.high=0.5", 0.35),
     ],
 )
@@ -34,6 +35,20 @@ def test_it_is_the_nominal_rate(noise: str, rate: float) -> None:
     assert cfg.method.local.fedprox.mu == pytest.approx(rate)
     assert given.noise_rate(cfg) == given.NoiseRate(cfg.method.local.fedprox.mu, "nominal rate of the noise")
     assert given.noise_rates(cfg) == {MU: pytest.approx(rate)}
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate"),
+    [
+        ("noise=instance noise.eta=0.0", 0.07979),
+        ("noise=random noise.eta=0.0", 0.0125),
+        ("noise=fedes noise.mu=1", 0.92021),
+    ],
+)
+def test_where_limits_move_the_mean_it_is_the_mean(noise: str, rate: float) -> None:
+    """Half a normal distribution has the mean s·sqrt(2 / π) if truncated, and half of it if clipped."""
+    cfg = compose.load([*FEDPROX, *noise.split()])
+    assert given.noise_rate(cfg) == given.NoiseRate(rate, "expected rate of the noise")
 
 
 @pytest.mark.parametrize(

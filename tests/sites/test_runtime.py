@@ -507,7 +507,7 @@ def test_a_handle_does_not_tell_whether_a_task_has_changed_something(tmp_path: P
         assert torch.equal(states.state(handle)[0].held(torch.zeros(3)), state.held(torch.zeros(3)))
 
 
-def test_a_shelf_keeps_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
+def test_a_sites_states_keep_what_a_server_may_ask_for_again(tmp_path: Path) -> None:
     """Of each round before the floor but the last, nothing; that one's state before and after it."""
     states = SiteStates(tmp_path, b"s" * 32)
     handles = [states.put(ClientState(labels=torch.tensor([number])), 1, "") for number in range(6)]

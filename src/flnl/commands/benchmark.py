@@ -182,12 +182,13 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         experiments = [*dict.fromkeys(t.ceiling if ceiling else t.override for t in tasks if not (ceiling and t.clean))]
         if not experiments:
             raise UserError(f"{name}: right labels of a clean task are those of {FEDAVG}; name noisy tasks")
-        check_same(folder, name, overrides, options.trials, search_path(options.config_dir))
         wanted.append((folder, name, overrides, experiments))
     search = ["--margin", str(version.margin), "--skip", "chosen"]
     if options.trials is not None:
         search = ["--trials", str(options.trials)]
     pin()  # before torch is first imported
+    for folder, name, overrides, _ in wanted:
+        check_same(folder, name, overrides, options.trials, search_path(options.config_dir))
     from flnl.commands.tune import tune
 
     failed = []
@@ -259,6 +260,8 @@ def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str],
         for_a_stage = one.startswith("+") and key.endswith(tuple(f".{equal}" for equal in EQUAL))
         if key in EQUAL or for_a_stage or re.split(r"[./]", key)[0] not in OWN:
             raise UserError(f"{one}: {key} is the benchmark's, equal for all entries; set what is the method's own")
+        if value_of(one).startswith("{") and (key == "train" or key.startswith("method.stages")):
+            raise UserError(f"{one}: set the keys of {key} one by one")
     methods = value_of(chosen[0]).split(",")
     others = [one for one in overrides if one is not chosen[0]]
     if options.name is not None and len(methods) > 1:

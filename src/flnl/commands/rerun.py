@@ -26,8 +26,8 @@ def parser() -> Parser:
         description="Repeat a finished run from its folder, and say whether the bits agree: of the model's parameters, "
         "of all metrics, of labels.csv. If not, say since which round, and what differs in versions, threads, device "
         "and machine.",
-        epilog="Exit codes: 0, the bits agree; 1, they do not, or some are gone, or the run failed; 2, it cannot "
-        "be repeated. "
+        epilog="Exit codes: 0, the bits agree; 1, they do not, or some are gone, or the run failed; 2, it "
+        "cannot be repeated. "
         "docs/running.md has more.",
     )
     arguments.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")

@@ -17,7 +17,7 @@ from flnl.config.free_keys import may_be_added, may_be_named
 from flnl.config.groups import NESTED, not_an_option
 from flnl.config.identity import flatten
 from flnl.config.nearest import nearest, of_a_launcher
-from flnl.config.override_text import choices_of, key_of
+from flnl.config.override_text import choices_of
 from flnl.console.extras import install
 from flnl.console.suggestions import closest
 from flnl.core.errors import UserError
@@ -43,7 +43,8 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
     if match := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
         return f"~{no_such_key(match.group(1), overrides)}"
     if match := re.match(r"Could not delete '([^']+)'", text):
-        return f"~{match[1]}: nothing is chosen of {key_of(match[1])}, so nothing can be deleted; leave ~{match[1]} out"
+        what = f"{match[1]} is not chosen" if "=" in match[1] else f"nothing is chosen of {match[1]}"
+        return f"~{match[1]}: {what}, so it cannot be deleted; leave ~{match[1]} out"
     if match := re.match(r"(?s)In '(.+?)': .*Cannot merge DictConfig with ListConfig", text):
         how = "a file chooses loggers by defaults: [override /logger: [csv], _self_]"
         return f"{match.group(1)}.yaml has a list instead of a section; {how}"

@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.written import texts
 
+CLOSE = 0.02
+"""An expected rate that differs from the nominal one by at most this part of it is given as the nominal one."""
 NOISE_RATE = "${noise_rate:"
 """What begins a value that is the noise rate. A value that a person sets in its place is an estimate."""
 
@@ -25,14 +27,17 @@ class NoiseRate:
 def noise_rate(cfg: DictConfig) -> NoiseRate | None:
     """The noise rate of a configuration; None if neither its noise nor its data set states one.
 
-    That is the nominal rate of the noise; if none is configured, the share of wrong labels that the noise is known to
-    have; and if the data set's labels are used as they are, the estimate that comes with the data set.
+    That is the nominal rate of the noise; if none is configured, or if limiting rates to [0, 1] has clearly moved their
+    mean, the share of wrong labels that is expected; and if the data set's labels are used as they are, the estimate
+    that comes with the data set.
     """
     noise = instantiate(cfg.noise, _convert_="all")
-    if (nominal := getattr(noise, "nominal", None)) is not None:
+    nominal, expected = (getattr(noise, name, None) for name in ("nominal", "expected"))
+    if nominal is not None and (expected is None or abs(expected - nominal) <= CLOSE * nominal):
         return NoiseRate(float(nominal), "nominal rate of the noise")
-    if (expected := getattr(noise, "expected", None)) is not None:
-        return NoiseRate(float(expected), "expected rate of the noise")
+    if expected is not None:
+        rate = float(expected) if nominal is None else round(float(expected), 5)  # of a formula: equal on all machines
+        return NoiseRate(rate, "expected rate of the noise")
     if (estimate := OmegaConf.select(cfg, "dataset.noise_rate")) is not None:
         return NoiseRate(float(estimate), f"estimate for {cfg.dataset.name}")
     return None

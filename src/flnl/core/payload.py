@@ -88,9 +88,9 @@ class Payload:
         """A payload like this one with these values alone."""
         return Payload(*values)
 
-    def lacks_the_same(self, other: Payload) -> bool:
-        """Whether the other one, with values of the same types, is like this one in what it lacks."""
-        return type(other) is Payload
+    def alike(self, other: Payload) -> bool:
+        """Whether the other one has values of the same types, in the same order."""
+        return type(other) is type(self) and [*map(type, self.values())] == [*map(type, other.values())]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values.values())

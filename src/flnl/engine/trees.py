@@ -112,7 +112,7 @@ def merged(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], pa
     by_name = [dict(zip(own, held, strict=True)) for own, held, _ in parts]
     if any(own.keys() != by_name[0].keys() for own in by_name):
         return leaf(path, values)
-    if isinstance(first, Payload) and not all(map(first.lacks_the_same, values)):
+    if isinstance(first, Payload) and not all(map(first.alike, values)):
         return leaf(path, values)
     return build([merged([own[name] for own in by_name], leaf, (*path, _name(name))) for name in names])
 

@@ -50,6 +50,7 @@ class Trace:
     metrics: Mapping[str, float]  # all of the record that are numbers
     costs: Mapping[str, float] = field(default_factory=dict, compare=False)  # of ``COSTS``; earlier versions kept none
     given: Sequence[str] = ()  # what the method had besides its clients' data: "noise rate", "clean samples"
+    key: str = field(default="", compare=False)  # of the run; earlier versions kept none
 
     @classmethod
     def of(cls, record: RunRecord) -> Trace:
@@ -62,7 +63,7 @@ class Trace:
         costs = {name: value for name in COSTS if (value := getattr(record, name)) is not None}
         given = {"noise rate": record.given, "clean samples": record.clean_samples}
         had = [name for name, value in given.items() if value]
-        return cls(origins, Drawn(record.data or "", record.federation or ""), numbers, costs, had)
+        return cls(origins, Drawn(record.data or "", record.federation or ""), numbers, costs, had, record.run_key)
 
 
 def compact(text: dict[str, Any]) -> None:
@@ -82,7 +83,8 @@ def compact(text: dict[str, Any]) -> None:
             row["traces"][seed] = {
                 ORIGINS: [number(ORIGINS, origin) for origin in trace["origins"]],
                 "federation": number(FEDERATIONS, trace["drawn"]),
-                **{name: trace[name] for name in ("metrics", "costs", "given") if trace[name] or name == "metrics"},
+                "metrics": trace["metrics"],
+                **{name: trace[name] for name in ("costs", "given", "key") if trace[name]},
             }
     text |= {name: values for name, values in shared.items() if values}
 

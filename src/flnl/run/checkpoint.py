@@ -36,6 +36,7 @@ SUFFIXES = (".pt", ".sha256", ".files")
 NEWEST = "newest"
 """Name of the file, in a folder of checkpoints, that names the one saved last."""
 TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED, ITEMS = "type of", "fields", "payload", "tuple", "shelved", "items of"
+"""Marks of values, as files have them."""
 MARKS = frozenset({TYPE, PAYLOAD, TUPLE, SHELVED, ITEMS})
 """The keys that tell what a stored mapping was. A mapping with such a key of its own is stored as its items."""
 

@@ -41,7 +41,7 @@ WRITTEN = (
     "crossed.csv",
     "sites.run",
 )
-"""What a run writes into its folder, and would replace there."""
+"""What a run writes into its folder, and would replace there. What simulated sites keep (``sites``) goes by runs."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ FOLDER, NAMED = "sites", "sites.run"
 
 @dataclass(frozen=True)
 class Sites(ClientsApart):
-    """Each client is a site: a runtime with its own samples alone, a folder and a secret of its own, and a policy."""
+    """Each client is a site: a runtime with its samples alone, and a folder, a secret and a policy of its own."""
 
     network: Network
     allow: list[str]

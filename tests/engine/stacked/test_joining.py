@@ -72,6 +72,9 @@ def test_what_only_some_clients_have_is_refused_by_its_type_when_it_is_read() ->
     with pytest.raises(NotStackable, match="a int"):
         list(found)
     assert same_structure(joined(), joined())
+    assert not same_structure(payloads[0], Payload(*reversed(payloads[0].values()))), (
+        "their tensors are in another order"
+    )
     assert len(joined().held()) == len(joined().tensors) == 2
 
 

@@ -302,6 +302,19 @@ def test_an_entry_is_of_one_search(results: Path) -> None:
             check_same(folder, "fedavg", ["method=fedavg", *overrides], trials)
 
 
+def test_an_entry_that_is_whole_stays_as_it_is(tmp_path: Path) -> None:
+    """In a process of its own, in which torch can still be pinned."""
+    version = definition.load().version
+    shutil.copytree(entries.RESULTS / version / "fedavg", tmp_path / version / "fedavg")
+    words = ["run", "method=fedavg", "--tasks", "digits_clean", "--results", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "flnl", "benchmark", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "scores.json has all of it" in done.stdout
+    assert not (tmp_path / "multirun").exists()
+
+
 def test_an_entry_is_of_one_configuration(results: Path) -> None:
     """Its runs are named by their keys: a method whose file was edited since makes others of the same overrides."""
     folder = results / "t" / "fedavg"
@@ -714,6 +727,8 @@ def test_a_run_of_an_entry_which_the_date_draws_gives_its_numbers_again(tmp_path
         (["run", "method=fedavg", "--tasks", ""], "there is no such task"),
         (["run", "method=fedavg", "--name", ""], "small letters"),
         (["run", "method=fedavg", "+method.stages.training.train.epochs=1", "--name", "x"], "equal for all entries"),
+        (["run", "method=fedavg", "train={epochs: 9}", "--name", "x"], "keys of train one by one"),
+        (["run", "method=fedavg", "+method.stages.a={train: {epochs: 9}}", "--name", "x"], "one by one"),
         (["run", "method=fedavg", "++method.stages.training.train.lr=1", "--name", "x"], "equal for all entries"),
         (["run", "clean_labels", "--tasks", "digits_clean"], "name noisy tasks"),
         (["list", "--tasks", "digits_clean"], "takes no --tasks"),

@@ -214,12 +214,23 @@ def test_what_is_gone_from_the_run_is_no_agreement(command: Command, theirs: Pat
     assert said.out.endswith(" agree as far as they are there\n")
 
 
-@pytest.mark.parametrize("words", [["resume=true"], ["output={run}", "resume=true"], ["resume={run}"]], ids=" ".join)
+def test_what_only_one_of_both_was_to_leave_is_not_gone(command: Command, tmp_path: Path) -> None:
+    """Such as the products of a repetition, where the run was to have none."""
+    made = run([*FEDAVG, "products=false"], tmp_path / "run")
+    said = command("rerun", made.folder, "output=again", "products=true")
+    assert said.code == 0, said.out
+    assert part(said, "labels.csv").startswith("not compared")
+    assert said.out.endswith(" agree\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["resume=true"], ["output={run}", "resume=true"], ["resume={run}"], ["output=7"]], ids=" ".join
+)
 def test_a_run_is_not_compared_with_itself(words: list[str], command: Command, made: Path) -> None:
     """By its key, ``resume=true`` finds the run that is to be repeated."""
     said = command("rerun", made, f"output_root={made.parent}", *(word.format(run=made) for word in words))
     assert (said.code, said.out) == (2, ""), said.err
-    assert "FOLDER" in said.err
+    assert "FOLDER" in said.err or words == ["output=7"]
 
 
 def test_an_interrupted_repetition_goes_on(command: Command, made: Path) -> None:

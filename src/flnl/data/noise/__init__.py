@@ -22,13 +22,13 @@ Rates = NDArray[np.float64]
 class SetNoise(Protocol):
     """Noise of the whole set: a sample's given label depends on that sample alone.
 
-    Noise without a configured rate may have a property ``expected``: the share of wrong labels, as far as it is known
-    before the labels are drawn. Methods that are given the noise rate then get this one.
+    Noise may have a property ``expected``: the share of wrong labels, as far as it is known before they are drawn.
+    Methods that are given the noise rate get this one if no rate is configured, or if it clearly differs.
     """
 
     @property
     def nominal(self) -> float | None:
-        """The configured rate, or the mean of those drawn around it (``limited``); None if labels determine it."""
+        """The configured rate; None if the labels determine it."""
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """The given labels, int64 [N]."""

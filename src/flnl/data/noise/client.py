@@ -108,8 +108,13 @@ class FedES:
 
     @property
     def nominal(self) -> float:
-        """The configured mean, or near 0 and 1, where clipping moves it, the mean of the clipped rates."""
-        return limited.nominal(self.mu, limited.clipped_normal(self.mu, self.sigma))
+        """The mean mu of the rates before they are clipped."""
+        return self.mu
+
+    @property
+    def expected(self) -> float:
+        """The mean of the clipped rates."""
+        return limited.clipped_normal(self.mu, self.sigma)
 
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The rates tau [K]."""
@@ -176,19 +181,19 @@ class Drift:
 
     @property
     def nominal(self) -> float:
-        """The middle of start and end, or near 0 and 1, where clipping moves it, the mean of the clipped rates."""
-        clients = np.clip(self._middle + self.spread * np.linspace(-1, 1, 1001), 0.0, 1.0)
-        mean = np.mean([limited.clipped_uniform(r, abs(self.end - self.start) / 2) for r in clients.tolist()])
-        return limited.nominal(self._middle, float(mean))
+        """The mean rate before anything is clipped."""
+        return (self.start + self.end) / 2
 
     @property
-    def _middle(self) -> float:
-        return (self.start + self.end) / 2
+    def expected(self) -> float:
+        """The mean rate of samples, with clients' and samples' rates clipped."""
+        clients = np.clip(self.nominal + self.spread * np.linspace(-1, 1, 1001), 0.0, 1.0)
+        return float(np.mean([limited.clipped_uniform(r, abs(self.end - self.start) / 2) for r in clients.tolist()]))
 
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The rates r [K] in the middle of each client's samples, clipped to [0, 1]."""
         drawn = [stream(seed, "noise.rate", k).uniform(-self.spread, self.spread) for k in range(num_clients)]
-        return np.clip(self._middle + np.array(drawn, np.float64), 0.0, 1.0)
+        return np.clip(self.nominal + np.array(drawn, np.float64), 0.0, 1.0)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
         """Draw one client's given labels."""

@@ -39,8 +39,13 @@ class Instance:
 
     @property
     def nominal(self) -> float:
-        """The configured rate, or near 0 and 1, where truncation moves it, the mean of q."""
-        return limited.nominal(self.eta, limited.truncated_normal(self.eta, self.spread))
+        """The configured rate; near 0 and 1, truncation moves the mean of q away from it."""
+        return self.eta
+
+    @property
+    def expected(self) -> float:
+        """The mean of q."""
+        return limited.truncated_normal(self.eta, self.spread)
 
     def sample_rates(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Each sample's q, [count], by the inverse of the truncated distribution function."""

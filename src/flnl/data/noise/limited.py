@@ -2,18 +2,6 @@
 
 from math import erf, erfc, exp, expm1, pi, sqrt
 
-CLOSE = 0.02
-"""A mean that differs from the configured rate by at most this part of it is told as the configured one."""
-
-
-def nominal(configured: float, mean: float) -> float:
-    """The rate to tell: the configured one, or the ``mean`` of the limited rates if it clearly differs.
-
-    >>> nominal(0.3, 0.3058), nominal(0.0, 0.0125)
-    (0.3, 0.0125)
-    """
-    return configured if abs(mean - configured) <= CLOSE * configured else mean
-
 
 def truncated_normal(mean: float, deviation: float) -> float:
     """The mean of N(mean, deviation^2), truncated to [0, 1]; ``mean`` is in [0, 1].

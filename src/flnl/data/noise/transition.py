@@ -107,8 +107,13 @@ class Random:
 
     @property
     def nominal(self) -> float:
-        """The configured rate, or near 0 and 1, where clipping moves it, the mean of the classes' rates."""
-        return limited.nominal(self.eta, limited.clipped_uniform(self.eta, self.spread))
+        """The configured rate."""
+        return self.eta
+
+    @property
+    def expected(self) -> float:
+        """The mean of the classes' rates, which are clipped."""
+        return limited.clipped_uniform(self.eta, self.spread)
 
     def matrix(self, num_classes: int, seed: int) -> Transition:
         """T [C, C] for a seed."""

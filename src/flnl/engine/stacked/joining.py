@@ -100,9 +100,9 @@ class Unlike(Payload):
         """As of a payload; it lacks the same types."""
         return Unlike(*values, reasons=self.reasons)
 
-    def lacks_the_same(self, other: Payload) -> bool:
-        """Whether reading the other one raises for the same types and reasons."""
-        return isinstance(other, Unlike) and other.reasons == self.reasons
+    def alike(self, other: Payload) -> bool:
+        """As of a payload; to read the other one raises for the same types and reasons, too."""
+        return super().alike(other) and isinstance(other, Unlike) and other.reasons == self.reasons
 
 
 def without_unlike(payloads: Sequence[Payload], joins: Callable[[Sequence[Any]], object]) -> list[Payload]:

@@ -33,7 +33,7 @@ class Part:
     name: str
     agree: bool | None  # None if the run or its repetition does not have it
     detail: str = ""
-    gone: bool = False  # the repetition has it, so that the run must have left it
+    gone: bool = False  # the run has left it, and it is no longer there
 
     @property
     def verdict(self) -> str:
@@ -83,8 +83,9 @@ def _parameters(before: Path, after: Path) -> Compared:
     if all((folder / model_file.NAME).exists() for folder in (before, after)):
         return _tensors(ModelFile.load(before).weights, ModelFile.load(after).weights, model_file.NAME)
     found = [checkpoint.newest(folder / "checkpoints") for folder in (before, after)]
+    gone = found[0] is None and not (before / model_file.NAME).exists()
     if found[0] is None or found[1] is None:
-        return None, f"there is no {model_file.NAME} and no checkpoint to compare", found[0] is None
+        return None, f"there is no {model_file.NAME} and no checkpoint to compare", gone
     then, now = (dict(one.state.server.params) for one in found if one is not None)
     return _tensors(then, now, "the last checkpoint")
 
@@ -109,8 +110,10 @@ def _lines(name: str, then: RunRecord, now: RunRecord) -> Compared:
     if not then.file(name).exists():
         known = Checksums.read(then.lines.get(name) if isinstance(then.lines, Mapping) else None)
         none = known is not None and known.lines == 0
-        there = now.file(name).exists()
-        return (True, "none") if none and not there else (None, "the run's is not there", there)
+        if not none:
+            return None, "the run's is not there", now.file(name).exists()
+        if not now.file(name).exists():
+            return True, "none"
     rows, again = then.rows(name), now.rows(name)
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
@@ -134,7 +137,7 @@ def _labels(record: RunRecord, again: RunRecord) -> Compared:
     file, other = record.file(label_table.NAME), again.file(label_table.NAME)
     if not file.exists() or not other.exists():
         missing = [one for one in (file, other) if not one.exists()]
-        return None, f"there is no {missing[0]}", missing == [file]
+        return None, f"there is no {missing[0]}", missing == [file] and record.config.get("products") is not False
     record.check_file(file)
     then, now = file.read_bytes().splitlines(), other.read_bytes().splitlines()
     different = [i for i, (one, two) in enumerate(zip(then, now, strict=False), 1) if one != two]

@@ -121,13 +121,12 @@ def demand_another_folder(run: RunRecord, cfg: DictConfig) -> None:
     Raises:
         UserError: if its repetition would go on in its own folder, or in one that ``resume=true`` finds by its key.
     """
-    named = cfg.output or (cfg.resume if isinstance(cfg.resume, str) else None)
+    named = cfg.output or (None if isinstance(cfg.resume, bool) else cfg.resume)
     if cfg.resume and named is None:
         raise UserError(
-            f"resume={str(cfg.resume).lower()} finds the run itself; name the folder of the repetition that was "
-            "interrupted: resume=FOLDER"
+            "resume=true finds the run itself; name the folder of the repetition that was interrupted: resume=FOLDER"
         )
-    if named is not None and Path(named).expanduser().resolve() == run.file("").resolve():
+    if isinstance(named, str) and Path(named).expanduser().resolve() == run.file("").resolve():
         raise UserError(f"{named} is the folder of the run itself; its repetition needs another one: output=FOLDER")
 
 

@@ -32,7 +32,7 @@ def refuse_fractions(space: Space, own: Sequence[str] = ()) -> None:
             continue
         fraction, whole = repr(math.nextafter(axis.low, axis.high)), str(math.ceil(axis.low))
         taken = [_is_right([*own, *_with(space, {axis.key: value})]) for value in (fraction, whole)]
-        if taken == [False, True]:
+        if taken == [False, True] and int(axis.low) < int(axis.high):
             right = f"{axis.key}=int({value_of(axis.text)})"
             raise UserError(f"{axis.text}: {axis.key} takes whole numbers; write {right}")
 

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from flnl.config import compose, explain
 from flnl.config.check import check_config
 from flnl.config.identity import placed_key, run_key
-from flnl.config.override_text import without
+from flnl.config.override_text import group_of, without
 from flnl.console.shell import joined
 from flnl.core.errors import UserError
 from flnl.instruments.tune.scores import HELD_OUT, ON_TEST_SET, RESULT, VALIDATION, score
@@ -86,18 +86,23 @@ class Runs:
     def current(self, study: Study) -> bool:
         """Whether a file's study is of the configuration and data of today: its overrides say neither.
 
-        The folder of a run tells its configuration, and its trace the data. A file of an early version has neither.
-
-        Raises:
-            UserError: if its overrides make no run any more.
+        A run of each trial is compared if trials differ in a file of the configuration, and else one run.
         """
-        for trial in study.trials:
-            for seed, folder in trial.runs.items():
-                run = self._run(study.fixed, trial.values, seed)
-                trace = trial.traces.get(seed)
-                return Path(folder).name == run.folder and (
-                    trace is None or self._reuse.draws(compose.load(run.overrides), trace.drawn.federation)
-                )
+        by_files = any(map(group_of, study.trials[0].values))
+        return all(self._is_current(study, trial) for trial in study.trials[: None if by_files else 1])
+
+    def _is_current(self, study: Study, trial: Trial) -> bool:
+        """By a run's key and federation in its trace; without them by its folder, which is named after both."""
+        for seed, folder in trial.runs.items():
+            overrides = (*self.own, *_overrides(study.fixed, trial.values, seed))
+            try:
+                key, placed = _keys(overrides)
+            except UserError:  # they make no run any more
+                return False
+            trace = trial.traces.get(seed)
+            if trace is None or not trace.key:
+                return Path(folder).name == self._moved.folder(placed[:16], key, overrides)
+            return trace.key == key and self._reuse.draws(compose.load(overrides), trace.drawn.federation)
         return True
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 
 from flnl.config import explain
-from flnl.config.override_text import key_of, value_of, without
+from flnl.config.override_text import group_of, key_of, value_of, without
 from flnl.console.extras import install
 from flnl.core.errors import UserError
 from flnl.record.tuned import Trial, Values, overrides_of
@@ -167,8 +167,12 @@ def _axis(override: Override) -> Choices | Interval:
     sweep = override.value()
     if isinstance(sweep, Glob):
         raise UserError(
-            f"{override.input_line}: glob finds options in sweeps alone; write them as {key}=A,B, numbers also as "
-            f"{key}=range(1,4) or, with --trials N, {key}=interval(0.1,1)"
+            f"{override.input_line}: glob finds options in sweeps alone; write them as {key}=A,B"
+            + (
+                ""
+                if group_of(key)
+                else f", numbers also as {key}=range(1,4) or, with --trials N, {key}=interval(0.1,1)"
+            )
         )
     if isinstance(sweep, IntervalSweep):
         assert sweep.start is not None

@@ -93,10 +93,10 @@ def competitors(rows: Sequence[Row]) -> dict[int, str]:
     return {i: row.method if times[row.method] == 1 else row.label for i, row in enumerate(rows) if row.method}
 
 
-def _places(standings: Sequence[tuple[int, float]]) -> list[float]:
-    """Each sort_key's place among the distinct ones, from 0."""
-    order = sorted(set(standings))
-    return [float(order.index(sort_key)) for sort_key in standings]
+def _places(keys: Sequence[tuple[int, float]]) -> list[float]:
+    """Each sort key's place among the distinct ones, from 0."""
+    order = sorted(set(keys))
+    return [float(order.index(key)) for key in keys]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
