@@ -65,7 +65,7 @@ def test_a_run_says_that_its_final_model_has_diverged(tmp_path: Path, monkeypatc
     assert all_finite(ran.state.server.params)
     (line,) = ran.record["warnings"]
     assert re.fullmatch(
-        r"the final model has diverged: its outputs are not finite on test samples and on \d+ of 170 training samples "
+        r"the model has diverged: its outputs are not finite on test samples and on \d+ of 170 training samples "
         r"\(nan in labels\.csv\); try a smaller train\.lr \(it is 0\.25\) in a new run",
         line,
     )

@@ -328,7 +328,7 @@ class Session:
         if not on:
             return None
         return (
-            f"the final model has diverged: its outputs are not finite on {' and on '.join(on)}; try a smaller "
+            f"the model has diverged: its outputs are not finite on {' and on '.join(on)}; try a smaller "
             f"train.lr (it is {self.cfg.train.lr:g}) in a new run"
         )
 
