@@ -397,7 +397,7 @@ def test_a_search_is_by_trials_where_a_choice_of_the_rate_is_by_its_grid(
     assert "method.mu=0.1,1" in second
     assert "--trials 20" in second
     assert "--margin" not in second
-    assert all("train.lr=0.01,0.03,0.1" in words for words in (first, second))
+    assert all(definition.load().grid in words for words in (first, second))
 
 
 def test_a_run_that_failed_is_told_and_does_not_lower_the_ceiling_of_the_figure(results: Path) -> None:

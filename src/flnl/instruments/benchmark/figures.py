@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
 from flnl.console.words import counted
 from flnl.figures.style import CLEAN, GREY, INK, WRONG, bare
@@ -18,7 +19,6 @@ from flnl.instruments.benchmark.leaderboard import Leaderboard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.transforms import Bbox
 
     from flnl.instruments.benchmark.page import Page
 
@@ -65,6 +65,13 @@ def ranks(leaderboard: Leaderboard) -> Figure:
     return figure
 
 
+PLACES = (
+    *(((4, 2), "left"), ((4, -8), "left"), ((-4, 2), "right"), ((-4, -8), "right")),
+    *(((0, 6), "center"), ((0, -12), "center"), ((4, 8), "left"), ((-4, 8), "right"), ((-4, -14), "right")),
+)
+"""Where a name may stand beside its point: an offset in points, and the side that begins there."""
+
+
 def costs(page: Page) -> Figure:
     """Mean accuracy over the noisy tasks against processor time in units of FedAvg's."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
@@ -95,15 +102,18 @@ def costs(page: Page) -> Figure:
 
 
 def _name(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Write names beside points [x, y, name], where one covers no other if there is such a place."""
-    taken: list[Bbox] = []
+    """Write names beside points [x, y, name], where one covers no other and no point if there is such a place."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # places the axes
+    at = axes.transData.transform([(x, y) for x, y, _ in points]) if points else ()
+    taken = [Bbox.from_bounds(left - 3, low - 3, 6, 6) for left, low in at]
     for x, y, name in sorted(points):
         label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=7, color=INK)
-        for offset, side in (((4, 2), "left"), ((4, -8), "left"), ((-4, 2), "right"), ((-4, -8), "right")):
+        covered = []
+        for offset, side in PLACES:
             label.set(position=offset, ha=side)
-            if not label.get_window_extent().count_overlaps(taken):
-                break
+            covered.append(label.get_window_extent().count_overlaps(taken))
+        offset, side = PLACES[covered.index(min(covered))]
+        label.set(position=offset, ha=side)
         taken.append(label.get_window_extent())
