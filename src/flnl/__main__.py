@@ -48,7 +48,7 @@ def usage() -> str:
     """All commands, a line each, and where to read more.
 
     >>> print(usage().splitlines()[2])
-      flnl list [GROUP ...]                     all groups and options, a line each
+      flnl list [GROUP ...]                      all groups and options, a line each
     """
     taken = {name: f"flnl {name} {takes}" for name, (_, takes, _) in COMMANDS.items()}
     width = max(map(len, taken.values()))
