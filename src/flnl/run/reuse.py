@@ -53,7 +53,7 @@ class Reuse:
             record: its record.
         """
         plain = compose.resolved(cfg)
-        if whereabouts(plain) == record.whereabouts and not _names_files(plain):
+        if whereabouts(plain) == record.whereabouts and not names_files(plain):
             return ""
         drawn = self._draw(cfg, plain)
         unknown = drawn.failure
@@ -66,16 +66,13 @@ class Reuse:
         return ""
 
     def draws(self, cfg: DictConfig, federation: str) -> bool:
-        """Whether the federation of a configuration may have this digest now: its data files tell no other.
+        """Whether the federation of a configuration may have this digest now. Data are read.
 
         Args:
             cfg: the composed configuration, with the key of the run that drew it.
             federation: the digest, 64 hex digits.
         """
-        plain = compose.resolved(cfg)
-        if not _names_files(plain):
-            return True
-        drawn = self._draw(cfg, plain)
+        drawn = self._draw(cfg, compose.resolved(cfg))
         return bool(drawn.failure) or drawn.by_names or federation in drawn.fingerprints
 
     def same(self, cfg: DictConfig, record: RunRecord) -> bool:
@@ -118,7 +115,7 @@ def of_data(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity(plain).items() if key.startswith(OF_DATA)}
 
 
-def _names_files(plain: Mapping[str, Any]) -> bool:
+def names_files(plain: Mapping[str, Any]) -> bool:
     """Whether a federation depends on files that are there, and whose contents no published checksum tells."""
     return any(map(_exists, (*whereabouts(plain).values(), *of_data(plain).values())))
 

@@ -478,8 +478,9 @@ def scored(scores: Mapping[tuple[str, int], float | None], monkeypatch: pytest.M
         launched.extend(place(run.overrides) for run in runs)
         return True
 
-    def keys(overrides: tuple[str, ...]) -> tuple[str, str]:
-        return ("{} {}".format(*place(overrides)),) * 2
+    def keys(overrides: tuple[str, ...]) -> tuple[str, str, bool]:
+        name = "{} {}".format(*place(overrides))
+        return name, name, False
 
     def of_folder(folder: Path, measure: str) -> float | None:
         rate, seed = folder.name.split()

@@ -96,13 +96,17 @@ class Runs:
         for seed, folder in trial.runs.items():
             overrides = (*self.own, *_overrides(study.fixed, trial.values, seed))
             try:
-                key, placed = _keys(overrides)
+                key, placed, of_files = _keys(overrides)
             except UserError:  # they make no run any more
                 return False
             trace = trial.traces.get(seed)
             if trace is None or not trace.key:
-                return Path(folder).name == self._moved.folder(placed[:16], key, overrides)
-            return trace.key == key and self._reuse.draws(compose.load(overrides), trace.drawn.federation)
+                same = Path(folder).name == self._moved.folder(placed[:16], key, overrides)
+            else:
+                same = trace.key == key
+            if not same or trace is None or not of_files:
+                return same
+            return self._reuse.draws(compose.load(overrides), trace.drawn.federation)
         return True
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
@@ -224,7 +228,7 @@ class Runs:
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
         overrides = _overrides(fixed, values, seed)
         all_of_them = (*self.own, *overrides)
-        key, placed = _keys(all_of_them)
+        key, placed, _ = _keys(all_of_them)
         folder = self._moved.folder(placed[:16], key, all_of_them)
         return ListedRun(" ".join(overrides), folder, [*QUIET, *all_of_them])
 
@@ -251,13 +255,14 @@ def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, las
 
 
 @cache
-def _keys(overrides: tuple[str, ...]) -> tuple[str, str]:
-    """The key of the run, and the one that names its folder.
+def _keys(overrides: tuple[str, ...]) -> tuple[str, str, bool]:
+    """The key of the run, the one that names its folder, and whether its data are files that no checksum tells.
 
     Raises:
         UserError: if it could only fail.
     """
     from flnl.run.opening import method_of  # torch takes seconds to import
+    from flnl.run.reuse import names_files
 
     try:
         composed = compose.load(overrides)
@@ -266,4 +271,4 @@ def _keys(overrides: tuple[str, ...]) -> tuple[str, str]:
     except HydraException as error:
         raise UserError(explain.explain(error, overrides)) from None
     plain = compose.resolved(composed)
-    return run_key(plain), placed_key(plain)
+    return run_key(plain), placed_key(plain), names_files(plain)
