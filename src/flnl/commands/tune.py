@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,29 +21,22 @@ from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
 from flnl.config.folders import search_path
 from flnl.config.override_text import key_of
-from flnl.console.shell import divided, joined
+from flnl.console.shell import divided
 from flnl.console.terminal import print_line
 from flnl.core.errors import UserError
 from flnl.instruments.tune.checks import refuse_fractions, refuse_share
+from flnl.instruments.tune.choices_file import ChoicesFile
 from flnl.instruments.tune.runs import Known, Runs
 from flnl.instruments.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.instruments.tune.shown import markdown, show, show_reported
 from flnl.instruments.tune.space import Space, optuna_search
-from flnl.record.tuned import Compared, Question, Study, Trial, Tuned, Values, overrides_of
+from flnl.record.tuned import Question, Study, Trial, Tuned, Values
 from flnl.storage.output_file import check_output, save_output
 from flnl.sweep import listed
 from flnl.sweep.keys import refuse_keys
 
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
-PARTS = {
-    "measure": "scores",
-    "seeds": "seeds",
-    "fixed": "overrides outside --each",
-    "each": "keys under --each",
-    "keys": "keys to choose",
-}
-"""What a file's question consists of, for messages."""
 
 
 def parser() -> Parser:
@@ -159,18 +151,18 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
     if shared := set(options.seeds) & set(options.report):
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
-    for name, file in (("--out", options.out), ("--markdown", options.markdown)):
-        if file is not None:
-            check_output(f"{name} {file}", file)  # before anything runs
+    for name, path in (("--out", options.out), ("--markdown", options.markdown)):
+        if path is not None:
+            check_output(f"{name} {path}", path)  # before anything runs
     refuse_keys([*space.fixed, *(axis.key for axis in space.axes)])
     own, command = search_path(options.config_dir), typed or ["flnl", "tune", *arguments]
     parts = space.split(options.each)
     each, part = parts[0]
     question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
     runs = Runs(options.seeds, options.measure, launching, command, own=own)
-    there = _before(question, options, command)  # before anything runs
-    stale = _stale([] if there is None else there.studies, [each for each, _ in parts], runs, options.out)
-    kept = _without(there, stale) if options.add else None
+    file = ChoicesFile(options.out, question, command, options.add)
+    file = file.without_stale([each for each, _ in parts], runs)
+    kept = file.kept() if options.add else None
     parts = _without_known(parts, kept, options)
     if kept is not None and not parts:
         _write_markdown(kept, options)
@@ -188,18 +180,18 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
     tuned = Tuned(command, options.measure, options.seeds, studies)
     show(tuned, own)
-    if all(study.chosen is None for study in studies) and _chose(options.out):
+    if all(study.chosen is None for study in studies) and file.has_choice():
         raise UserError(
             f"nothing could be chosen: every combination has a run that failed; {options.out} stays as it is"
         )
-    _write(tuned, question, options, stale)
+    _write(tuned, file, options)
     if options.report:
         tuned = replace(tuned, studies=runs.reported(studies, options.report))
         show_reported(tuned)
-        _write(tuned, question, options, stale)
-    for file in (options.out, options.markdown):
-        if file is not None:
-            print_line(str(file))
+        _write(tuned, file, options)
+    for path in (options.out, options.markdown):
+        if path is not None:
+            print_line(str(path))
     if any(
         score is None for study in tuned.studies if study.reported for score in study.reported.scores[RESULT].values()
     ):
@@ -208,73 +200,13 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
 
-def _before(question: Question, options: Namespace, command: Sequence[str]) -> Tuned | None:
-    """What the file has that may stay: with --add choices of any command, else results of this ``command``.
-
-    Raises:
-        UserError: with --add, if the file answers another question.
-    """
-    if options.add:
-        return _kept(options.out, question)
-    there = _there(options.out)
-    return there if there is not None and [*there.command] == [*command] else None
-
-
-def _stale(studies: Sequence[Study], wanted: Sequence[Values], runs: Runs, file: Path) -> list[Values]:
-    """Those of the ``wanted`` choices that the file has of another configuration or of other data, which is told."""
-    stale = [study.each for study in studies if study.each in wanted and not runs.current(study)]
-    for each in stale:
-        of = " ".join(overrides_of(each))
-        print_line(
-            f"{file} has {of or 'a choice'} of another configuration, or of other data, than today's: made again",
-            to=sys.stderr,
-        )
-    return stale
-
-
-def _without(tuned: Tuned | None, stale: Sequence[Values]) -> Tuned | None:
-    return None if tuned is None else replace(tuned, studies=[one for one in tuned.studies if one.each not in stale])
-
-
-def _write(tuned: Tuned, question: Question, options: Namespace, stale: Sequence[Values]) -> None:
-    """Write the files. With --add, the choices of other commands stay, but for those that are ``stale``."""
-    # read again: other commands may have written meanwhile
-    before = _without(_before(question, options, tuned.command), stale)
-    if before is None and (there := _there(options.out)) is not None:
-        made = f"{options.out} had what `{joined(there.command)}` found"
-        print_line(f"{made}; that command makes it again of its runs, --add keeps both", to=sys.stderr)
-    written = tuned if before is None else before.with_added(tuned)
-    written.save(options.out)
-    _write_markdown(written, options)
+def _write(tuned: Tuned, file: ChoicesFile, options: Namespace) -> None:
+    _write_markdown(file.write(tuned), options)
 
 
 def _write_markdown(tuned: Tuned, options: Namespace) -> None:
     if options.markdown is not None:
         save_output(f"--markdown {options.markdown}", options.markdown, markdown(tuned).encode())
-
-
-def _there(file: Path) -> Tuned | None:
-    """What the file has; None if there is none, or another one."""
-    with suppress(UserError, OSError):
-        return Tuned.load(file)
-    return None
-
-
-def _chose(file: Path) -> bool:
-    """Whether the file has a choice."""
-    there = _there(file)
-    return there is not None and any(study.chosen is not None for study in there.studies)
-
-
-def _kept(file: Path, question: Question) -> Tuned | None:
-    """The file to add to; None if there is none yet."""
-
-    def agreeing(before: Tuned) -> Iterator[Compared]:
-        there = asdict(before.question) | {"measure": [before.measure]}
-        here = asdict(question) | {"measure": [question.measure]}
-        return ((PARTS[name], there[name], here[name]) for name in there)
-
-    return Tuned.kept(file, agreeing, "--out")
 
 
 def _without_known(
