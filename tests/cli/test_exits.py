@@ -18,8 +18,9 @@ from flnl.commands import card as card
 from flnl.commands.guard import guarded
 from flnl.commands.list import main as list_main
 from flnl.config import compose
-from flnl.config.check import Slot, check_read
+from flnl.config.check import check_read
 from flnl.config.groups import groups
+from flnl.config.slots import Slot
 from flnl.core.errors import UserError
 from flnl.core.parts import ServerUpdate
 from flnl.engine.model_file import ModelFile

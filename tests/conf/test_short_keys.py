@@ -14,10 +14,12 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
-from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types
+from flnl.config.check import check_config
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten, run_key
+from flnl.config.schema import STAGE_VALUES
 from flnl.config.short_keys import connect, declared
+from flnl.config.typed_values import field_types, value_faults
 from flnl.config.written import node_at, text_at, texts
 from flnl.core.errors import UserError
 from flnl.core.importing import located
@@ -67,7 +69,7 @@ def literals(hint: Any) -> Iterator[Any]:
 def another(value: Any, hint: Any) -> Any:
     """An admissible value of a field besides the one that it has."""
     for candidate in (*literals(hint), not value if isinstance(value, bool) else 3, 5, 0.25, 0.75, [1], None):
-        if candidate != value and not list(_wrong("", candidate, hint)):
+        if candidate != value and not list(value_faults("", candidate, hint)):
             return candidate
     raise AssertionError(f"no other value of {hint}")
 

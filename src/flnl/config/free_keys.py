@@ -10,9 +10,9 @@ from typing import get_origin
 
 from omegaconf import DictConfig
 
-from flnl.config.check import field_types
 from flnl.config.folders import folders
 from flnl.config.protocol import CENTRALIZED
+from flnl.config.typed_values import field_types
 from flnl.config.written import node_at, text_at, texts
 from flnl.core.importing import located
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args
 
-from flnl.config.check import field_types
 from flnl.config.registry import named, recorded_name, stored_name
 from flnl.config.schema import METHOD, Root
+from flnl.config.typed_values import field_types
 from flnl.core.importing import located
 from flnl.core.ranges import Neutral
 

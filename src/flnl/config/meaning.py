@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Interval, Le, Lt, MinLen
 
-from flnl.config.check import STAGE_VALUES, Correct, field_types
 from flnl.config.comments import comments
 from flnl.config.compose import load, resolved
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
-from flnl.config.schema import Root
+from flnl.config.schema import STAGE_VALUES, Correct, Root
 from flnl.config.short_keys import declared
+from flnl.config.typed_values import field_types
 from flnl.config.written import source
 from flnl.core.importing import located
 from flnl.core.training import Training

@@ -17,9 +17,10 @@ from typing import Any, TypeVar, get_args
 
 from omegaconf import OmegaConf
 
-from flnl.config.check import faults_of, field_types
+from flnl.config.check import faults_of
 from flnl.config.folders import folders
 from flnl.config.schema import METHOD
+from flnl.config.typed_values import field_types
 from flnl.core.errors import UserError
 from flnl.core.importing import located
 from flnl.core.ranges import FromFiles, NamesCode

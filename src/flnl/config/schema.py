@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MinLen
 from pydantic import AfterValidator
@@ -28,6 +29,8 @@ def _is_device(device: str) -> str:
         )
     return device
 
+
+Name = Annotated[str, MinLen(1)]
 
 Device = Annotated[str, AfterValidator(_is_device)]
 """Where networks are trained: ``auto``, or a kind of device, with a number where there are several; besides torch's
@@ -66,7 +69,7 @@ class Wandb:
     """``wandb``: the settings of ``logger=wandb``."""
 
     mode: Literal["auto", "online", "offline", "disabled"]
-    project: Annotated[str, MinLen(1)]
+    project: Name
     group: str | None
     tags: list[str]
     artifacts: bool = False
@@ -114,3 +117,14 @@ METHOD = (
     *("sampler", "batch", "local", "gradient", "aggregator", "server"),
 )
 """What is read of ``method``. Its other keys are short keys for values of these, and count there."""
+
+STAGE_VALUES: Mapping[str, Any] = {"rounds": Length, "passes": Length, "restart": bool, "silent": list[str]}
+"""What a stage says besides its parts, its values of local training, and how it corrects labels."""
+
+
+@dataclass(frozen=True)
+class Correct:
+    """How a stage corrects labels: by which of the corrector's rules, and when."""
+
+    rule: Name
+    when: Literal["pass", "end"]

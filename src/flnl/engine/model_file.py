@@ -19,7 +19,7 @@ from annotated_types import Interval
 
 from flnl import __version__
 from flnl.config import compose, registry
-from flnl.config.check import faults_among
+from flnl.config.typed_values import faults_among
 from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.core.special import refuse_special

@@ -12,8 +12,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, registry
-from flnl.config.check import STAGE_VALUES, faults_of
-from flnl.config.schema import METHOD
+from flnl.config.check import faults_of
+from flnl.config.schema import METHOD, STAGE_VALUES
 from flnl.core.errors import UserError
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
