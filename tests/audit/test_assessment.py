@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from flnl.audit import probability_table
-from flnl.audit.assessment import Assessment, CleanSamples, LabelledSamples, assess
+from flnl.audit.assessment import Assessment, assess
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.options import Filter, Options
 from flnl.audit.precision import CUTS, largest_cut
 from flnl.audit.probability_table import InFile, InMemory, read_arrays, rows_at
+from flnl.audit.samples import LabelledSamples
 from flnl.core.errors import UserError
 from tests.audit.vectors import near, samples, vectors
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flnl.audit.assessment import LabelledSamples
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.examination import Examined
+from flnl.audit.samples import LabelledSamples
 from flnl.audit.writing import write
 from flnl.config import compose
 from flnl.data.federation.build import from_config

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from flnl.audit import source
 from flnl.commands.audit import main
-from flnl.audit.assessment import CleanSamples
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.probability_table import InFile
 from flnl.audit.result import ProbabilitySource

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flnl.audit.assessment import LabelledSamples
 from flnl.audit.corrections import corrected_labels
 from flnl.audit.recorded_labels import read_labels
+from flnl.audit.samples import LabelledSamples
 from flnl.audit.verdicts import Verdict, read_verdicts
 from flnl.core.errors import UserError
 from flnl.storage.csv_lines import CsvLines

@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, logit, softmax
 
-from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.calibration import Calibration
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.probability_table import InMemory
 from flnl.audit.result import AuditedSamples, ClientSummary, WrongLabels
+from flnl.audit.samples import LabelledSamples
 from flnl.audit.summaries import part_of, pooled, to_review
 from flnl.audit.verdicts import Verdict
 from flnl.audit.wrong_by_review import Judged, numbers, with_verdicts

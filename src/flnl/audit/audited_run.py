@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
+from flnl.audit.samples import LabelledSamples
 from flnl.config.recorded import places_of
 from flnl.core.images import Indices
 from flnl.data.federation.build import Federation

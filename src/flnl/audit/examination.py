@@ -10,8 +10,9 @@ import numpy as np
 
 from flnl import __version__
 from flnl.audit import source, summaries
-from flnl.audit.assessment import Assessment, CleanSamples, assess
+from flnl.audit.assessment import Assessment, assess
 from flnl.audit.audited_run import AuditedRun
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.corrections import refuse_parts
 from flnl.audit.label_privacy import secret_in
 from flnl.audit.options import Options

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flnl.audit.assessment import LabelledSamples
+from flnl.audit.samples import LabelledSamples
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
 from flnl.storage.csv_lines import CsvLines

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.choice import Choice, choose
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.options import Options, Recorded
 from flnl.audit.probability_table import InFile, InMemory, ProbabilityTable, read_arrays
 from flnl.audit.result import ProbabilitySource
+from flnl.audit.samples import LabelledSamples
 from flnl.console.words import counted
 from flnl.core.errors import UserError
 from flnl.core.images import Images

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from flnl.audit.assessment import LabelledSamples
+from flnl.audit.samples import LabelledSamples
 from flnl.console.words import some
 from flnl.core.errors import UserError
 from flnl.storage.csv_lines import CsvLines, LineLengthError, opened

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp, ndtr, softmax
 
-from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.calibration import Calibration
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.probability_table import ProbabilityTable
 from flnl.audit.result import Mask, WrongLabels
+from flnl.audit.samples import LabelledSamples
 from flnl.core.images import Labels
 
 Array = NDArray[np.float64]

@@ -13,13 +13,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 
 from flnl.audit import performing, source, summaries
-from flnl.audit.assessment import Clean, LabelledSamples, estimated, precision_curve, prior_of, scoring_of
+from flnl.audit.assessment import prior_of, scoring_of
 from flnl.audit.audited_run import AuditedRun
+from flnl.audit.clean_samples import Clean, precision_curve
 from flnl.audit.counting import ProbabilitySums
 from flnl.audit.examination import Examined, OfAll, memorised, note_on_wrong, whole_audit, why_wrong_untold
 from flnl.audit.filters import Disagreement, OffDiagonal
 from flnl.audit.options import LOCAL, Format, Options
+from flnl.audit.pooling import estimated
 from flnl.audit.result import AuditedSamples, ClientSummary, PairSummary, WrongLabels
+from flnl.audit.samples import LabelledSamples
 from flnl.audit.verdicts import read_verdicts, write_verdicts
 from flnl.audit.writing import Written, folder_of, refuse_existing, write
 from flnl.config import compose, registry

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.audit.assessment import CleanSamples
+from flnl.audit.clean_samples import CleanSamples
 from flnl.audit.options import Options
 from flnl.audit.result import ClientSummary, WrongLabels
 from flnl.core.ranges import NonNegative

@@ -11,16 +11,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flnl.audit import assessment, source, summaries
-from flnl.audit.assessment import Assessment, LabelledSamples, Pooled, Scored, probability_sums
+from flnl.audit import assessment, pooling, source, summaries
+from flnl.audit.assessment import Assessment, Pooled, Scored
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.counting import joint_counts
 from flnl.audit.examination import Examined, audited, of_client, whole_audit, with_likeliest
 from flnl.audit.options import Options
+from flnl.audit.pooling import probability_sums
 from flnl.audit.prior import ClientPrior
 from flnl.audit.probability_table import InMemory
 from flnl.audit.recorded_labels import read_labels
 from flnl.audit.result import AuditedSamples, ClientSummary, ProbabilitySource
+from flnl.audit.samples import LabelledSamples
 from flnl.audit.verdicts import read_verdicts
 from flnl.audit.writing import write
 from flnl.audit.wrong_by_review import numbers
@@ -153,7 +155,7 @@ class SiteAudit:
         assert joint is not None
         assert off_diagonal is not None
         assert rate is not None
-        estimated = assessment.estimated(counts.numpy(), question.thresholds.numpy(), joint.numpy(), off_diagonal)
+        estimated = pooling.estimated(counts.numpy(), question.thresholds.numpy(), joint.numpy(), off_diagonal)
         shift = None if question.shift is None else np.array([question.shift])
         pooled = Pooled(estimated, ClientPrior(np.array([rate]), shift), question.cut)
         if question.cut is None:  # it is chosen of all sites' numbers
