@@ -17,7 +17,6 @@ Exit codes of ``verify``: 0, all numbers are those of the entry; 1, some are not
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
 import sys
@@ -28,15 +27,10 @@ from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
 from flnl.commands import guard
 from flnl.commands.parser import Parser, add_config_dir
-from flnl.config import compose
 from flnl.config.folders import search_path
-from flnl.config.override_text import key_of, value_of
+from flnl.config.override_text import key_of
 from flnl.config.pinning import pin
 from flnl.console.shell import divided
 from flnl.console.terminal import print_line
@@ -44,20 +38,15 @@ from flnl.console.words import counted
 from flnl.core.errors import Interrupted, UserError
 from flnl.instruments.benchmark import definition, entries
 from flnl.instruments.benchmark.definition import TIERS, Benchmark, Task
+from flnl.instruments.benchmark.entering import candidates, composed, lacks_noise_rate, needs_clean_samples, searched
 from flnl.instruments.benchmark.entries import CEILING, CLEAN, FEDAVG, RESULTS, SCORES, Claim, Entry, claims, drawn
 from flnl.instruments.benchmark.reruns import Program, Rerun, Reruns
 from flnl.instruments.tune.runs import Runs
-from flnl.instruments.tune.space import Space
 from flnl.record.run import RunRecord
 from flnl.record.trace import Trace
 from flnl.record.tuned import Tuned
 from flnl.storage.output_file import check_folder, save_output
 from flnl.sweep import listed
-
-OWN = ("method", "train")
-"""Sections of which an entry may set keys."""
-EQUAL = ("train.lr", "train.epochs", "train.steps")
-"""Those of them that are the same for all entries, beside the learning rate, which is chosen."""
 
 
 def parser() -> Parser:
@@ -176,38 +165,35 @@ def run(version: Benchmark, options: Namespace, launching: Sequence[str], typed:
         UserError: if the command does not say which, or a run fails.
     """
     tasks = _tasks(version, options)
-    wanted = []
-    for name, overrides, ceiling in _asked(version, options):
-        folder = entries.folder_of(version, name, options.results)
-        experiments = [*dict.fromkeys(t.ceiling if ceiling else t.override for t in tasks if not (ceiling and t.clean))]
-        if not experiments:
-            raise UserError(f"{name}: right labels of a clean task are those of {FEDAVG}; name noisy tasks")
-        wanted.append((folder, name, overrides, experiments))
+    wanted = candidates(version, options.overrides, options.name, options.trials)
+    folders = {one.name: entries.folder_of(version, one.name, options.results) for one in wanted}
+    experiments_of = {one.name: one.experiments(tasks) for one in wanted}
     search = ["--margin", str(version.margin), "--skip", "chosen"]
     if options.trials is not None:
         search = ["--trials", str(options.trials)]
     pin()  # before torch is first imported
-    for folder, name, overrides, _ in wanted:
-        check_same(folder, name, overrides, options.trials, search_path(options.config_dir))
+    for one in wanted:
+        check_same(folders[one.name], one.name, one.overrides, options.trials, search_path(options.config_dir))
     from flnl.commands.tune import tune
 
     failed = []
-    for folder, name, overrides, experiments in wanted:
+    for candidate in wanted:
+        name, overrides, folder = candidate.name, candidate.overrides, folders[candidate.name]
         check_folder(f"--results {options.results}", folder)
-        searched = _searched(version, overrides)
-        fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in searched)]
-        tried = {one: _composed([*fixed, f"experiment={one}"]) for one in experiments}
-        unstated = [one for one, cfg in tried.items() if cfg is not None and _lacks_noise_rate(cfg)]
+        axes = searched(version, overrides)
+        fixed = [*search_path(options.config_dir), *(one for one in overrides if key_of(one) not in axes)]
+        tried = {one: composed([*fixed, f"experiment={one}"]) for one in experiments_of[name]}
+        unstated = [one for one, cfg in tried.items() if cfg is not None and lacks_noise_rate(cfg)]
         if unstated:
             print_line(
                 f"{name} needs the noise rate; left out, since none is stated: {', '.join(unstated)}", to=sys.stderr
             )
-        experiments = [one for one in experiments if one not in unstated]
+        experiments = [one for one in tried if one not in unstated]
         if not experiments:
             failed.append(f"{name}: no task states the noise rate")
             continue
         cfg = tried[experiments[0]]
-        clean = [f"{CLEAN}={version.clean_share}"] if cfg is not None and _needs_clean_samples(cfg) else []
+        clean = [f"{CLEAN}={version.clean_share}"] if cfg is not None and needs_clean_samples(cfg) else []
         folder.mkdir(parents=True, exist_ok=True)
         print_line(f"{name}: {counted(len(experiments), 'task')}", to=sys.stderr)
         try:
@@ -243,38 +229,6 @@ def _tasks(version: Benchmark, options: Namespace) -> list[Task]:
         UserError: if there is none.
     """
     return version.chosen(() if options.tasks is None else options.tasks.split(","), options.tier)
-
-
-def _asked(version: Benchmark, options: Namespace) -> list[tuple[str, list[str], bool]]:
-    """What is entered: name, overrides, and whether it is the ceiling."""
-    overrides = list(options.overrides)
-    if CEILING in overrides:
-        if len(overrides) > 1 or options.name is not None or options.trials is not None:
-            raise UserError(f"flnl benchmark run {CEILING} takes no override, no --name and no --trials: it is FedAvg")
-        return [(CEILING, [f"method={FEDAVG}"], True)]
-    chosen = [one for one in overrides if key_of(one) == "method"]
-    if len(chosen) != 1:
-        raise UserError("flnl benchmark run needs a method: flnl benchmark run method=fedcorr")
-    for one in overrides:
-        key = key_of(one)
-        for_a_stage = one.startswith("+") and key.endswith(tuple(f".{equal}" for equal in EQUAL))
-        if key in EQUAL or for_a_stage or re.split(r"[./]", key)[0] not in OWN:
-            raise UserError(f"{one}: {key} is the benchmark's, equal for all entries; set what is the method's own")
-        if value_of(one).startswith("{") and (key == "train" or key.startswith("method.stages")):
-            raise UserError(f"{one}: set the keys of {key} one by one")
-    methods = value_of(chosen[0]).split(",")
-    others = [one for one in overrides if one is not chosen[0]]
-    if options.name is not None and len(methods) > 1:
-        raise UserError(f"--name {options.name} names one entry, and there are {len(methods)} methods")
-    if others and options.name is None:
-        raise UserError(f"{others[0]} makes another entry than {methods[0]}: give it a --name")
-    if options.name == CEILING or (
-        options.name in compose.options("method") and (others or options.name != methods[0])
-    ):
-        raise UserError(f"--name {options.name} is that of another entry: give a name of its own")
-    _check_search(version, options.trials, others)
-    names = methods if options.name is None else [options.name]
-    return [(name, [f"method={method}", *others], False) for name, method in zip(names, methods, strict=True)]
 
 
 def check_same(
@@ -315,53 +269,6 @@ def _typed(entry: Entry) -> tuple[Sequence[str], int | None]:
         return entry.own, None
     options = parser().parse_intermixed_args(divided(command[2:])[0])
     return [one for one in options.overrides if one != CEILING and key_of(one) != "method"], options.trials
-
-
-def _composed(overrides: Sequence[str]) -> DictConfig | None:
-    """The configuration; None of what the tuning will refuse."""
-    try:
-        return compose.load(overrides)
-    except (HydraException, OmegaConfBaseException, UserError):
-        return None
-
-
-def _lacks_noise_rate(cfg: DictConfig) -> bool:
-    """Whether a method is to be given the noise rate where none is stated."""
-    from flnl.config import given  # imports torch
-
-    return bool(given.takers(cfg)) and given.noise_rate(cfg) is None
-
-
-def _needs_clean_samples(cfg: DictConfig) -> bool:
-    """Whether the server is to score models on clean samples; False of a method that the tuning will refuse."""
-    from flnl.config import registry
-    from flnl.core.method import assemble  # imports torch
-
-    try:
-        return assemble(compose.build(cfg.method), registry.option_of).given_clean_samples
-    except (HydraException, OmegaConfBaseException, UserError):
-        return False
-
-
-def _searched(version: Benchmark, overrides: Sequence[str]) -> list[str]:
-    """The keys beside the rate that have several values."""
-    return [axis.key for axis in Space.of([*overrides, version.grid]).axes if axis.key != version.rate]
-
-
-def _check_search(version: Benchmark, trials: int | None, overrides: Sequence[str]) -> None:
-    """Whether what is searched beside the rate agrees with the ruleset: nothing (A), or something in few trials (B).
-
-    Raises:
-        UserError: if it does not.
-    """
-    searched = _searched(version, overrides)
-    most = f"--trials N, of at most {version.trials}"
-    if searched and trials is None:
-        raise UserError(f"{searched[0]} has several values, and ruleset A chooses {version.rate} alone; B: {most}")
-    if trials is not None and not searched:
-        raise UserError(f"--trials {trials}: give keys of the method several values to search, as in method.mu=0.1,1")
-    if trials is not None and not 0 < trials <= version.trials:
-        raise UserError(f"--trials {trials}: ruleset B has {most}")
 
 
 def verify(version: Benchmark, options: Namespace, launching: Sequence[str]) -> bool:
