@@ -77,7 +77,12 @@ def test_the_run_in_a_folder_may_be_another(command: Command) -> None:
             "mine holds a run of another configuration; these keys differ: data_seed",
         ),
         (("resume=mine", "seed=7"), "mine holds a run of another configuration"),
+        (
+            ("resume=mine", "method=fedprox"),
+            "these keys differ: method (fedavg there, fedprox here); to go on with it: flnl ",
+        ),
         (("resume=nothing",), "resume=nothing: no run is recorded there"),
+        (("resume=nothing", "output=mine"), "resume=nothing: no run is recorded there"),
     ):
         said = command(*RUN, *words, "--dry-run")
         assert (said.code, "1 run: 1 refused" in said.out) == (2, True)

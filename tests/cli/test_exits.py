@@ -113,6 +113,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["+protocol.fedcorr.T1=x"],
         "protocol.fedcorr.T1=x: must be a number, from which others follow",
     ),
+    "what a formula needs": (
+        ["method=fednoro", "~protocol.rounds"],
+        "protocol.rounds is missing, from which others follow: set it",
+    ),
     "a value of the protocol without a plus": (
         ["protocol.fedcorr.T1=3"],
         "protocol.fedcorr.T1 is not set yet; write +protocol.fedcorr.T1=... to set it",
@@ -182,6 +186,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a path with an end in it": (["output='a\0b'"], "output=a\\x00b: must have no NUL character"),
     # what would break a line, or steer a terminal
     "lines": (["noise.rho='a\nb'"], "noise.rho=a\\nb: must be a valid number"),
+    "a number in quotes": (
+        ["noise.rho='0.6'"],
+        "noise.rho=0.6: must be a valid number; '0.6' is in quotes, as text: leave them out",
+    ),
     "escapes": (["noise.rho='\x1b[31m'"], "noise.rho=\\x1b[31m: must be a valid number"),
 }
 

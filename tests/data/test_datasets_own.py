@@ -317,6 +317,11 @@ def test_numbers_are_no_labels_where_classes_are_named_by_numbers(tmp_path: Path
     given = folder_part(tmp_path, labels="labels.csv")().given
     assert given is not None
     assert given.tolist() == [0, 2, 0]
+    hint = "'2' is that number: write the labels as the classes"
+    for cell in ("2.0", "02"):
+        write_labels(tmp_path, [["1/x.png", cell], ["2/x.png", "3"], ["3/x.png", "1"]])
+        said = refusal(folder_part(tmp_path, labels="labels.csv"))
+        assert said.endswith(f"label '{cell}' is none of the classes (1, 2, 3); {hint}")
     write_labels(tmp_path, [["1/x.png", "0"], ["2/x.png", "3"], ["3/x.png", "1"]])
     assert "'0' is none of the classes" in refusal(folder_part(tmp_path, labels="labels.csv"))
 

@@ -304,6 +304,8 @@ def test_test_rows_may_be_in_a_file_of_their_own(tmp_path: Path):
         ("x,label", ",a", {}, r"column 'x' has '', which is no number"),
         ("x,label", "nan,a", {}, r"column 'x' has 'nan', which is no number"),
         ("x,label", '"2,5",a', {}, r"column 'x' has '2,5': write decimals with a point$"),
+        ("x,label", '"1,000",a', {}, r"column 'x' has '1,000', of which the comma may separate thousands or decimals"),
+        ("x,label", '"-1,234,567.5",a', {}, r"'-1,234,567\.5', of which the comma may separate thousands"),
         ("x,label", "1e99,a", {}, r"file: .*column 'x' has '1e99', which is not finite as float32$"),
         ("x,label", "-inf,a", {}, r"column 'x' has '-inf', which is not finite as float32$"),
         ("x,label", "1_0,a", {}, r"column 'x' has '1_0', which is no number"),

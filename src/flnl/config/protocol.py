@@ -152,6 +152,8 @@ def _evaluated(cfg: DictConfig, node: ast.expr) -> float:
         case ast.Constant(value=int() | float() as number):
             return number
         case ast.Name(id=name):
+            if name in SHARED and name not in cfg.protocol:
+                raise UserError(f"protocol.{name} is missing, from which others follow: set it")
             number = cfg.protocol[name] if name in SHARED else value(cfg, name)
             if not is_number(number):
                 key = f"protocol.{name}" if name in SHARED else next(places(cfg, name)).key

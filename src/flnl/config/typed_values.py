@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -45,7 +46,7 @@ def value_faults(key: str, value: Any, hint: Any) -> Iterator[Fault]:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         messages = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
-        wanted = " or ".join(dict.fromkeys(messages)) + _as_text(key, error)
+        wanted = " or ".join(dict.fromkeys(messages)) + (_as_text(key, error) or _as_number(error))
         place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
         yield key, f"{f'[{place}]' if place else ''}={as_typed(value)}: {wanted}"
 
@@ -58,6 +59,15 @@ def _as_text(key: str, error: ValidationError) -> str:
             return (
                 f"; as text, it has quotes within quotes: '{key}={f'[{quoted}]' if one['loc'][:1] == (0,) else quoted}'"
             )
+    return ""
+
+
+def _as_number(error: ValidationError) -> str:
+    """That a number was typed in quotes, as text; empty where that is not the fault."""
+    for one in error.errors():
+        if one["type"] in ("float_type", "int_type") and isinstance(text := one["input"], str):
+            with suppress(ValueError):
+                return f"; '{float(text):g}' is in quotes, as text: leave them out"
     return ""
 
 

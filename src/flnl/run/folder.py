@@ -16,6 +16,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from flnl.config.identity import differences
+from flnl.config.override_text import key_of
+from flnl.console.shell import joined
 from flnl.core.errors import UserError
 from flnl.record import order
 from flnl.record.run import LOCK, RESULT, SWEEPS, RunRecord
@@ -42,6 +44,10 @@ WRITTEN = (
     "sites.run",
 )
 """What a run writes into its folder, and would replace there. What simulated sites keep (``sites``) goes by runs."""
+
+
+TOLD = 8
+"""How many keys a message names in which two runs differ."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +139,10 @@ def chosen(
         UserError: if there is no run to resume in the folder that ``resume`` names.
     """
     if isinstance(resume, str):
-        if output is not None and _path(output).resolve() != _path(resume).resolve():
-            raise UserError(f"resume={resume} continues in that folder; remove output={output}")
         if RunRecord.read(_path(resume)) is None:
             raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
+        if output is not None and _path(output).resolve() != _path(resume).resolve():
+            raise UserError(f"resume={resume} continues in that folder; remove output={output}")
         return _path(resume), True
     if output is not None:
         return _path(output), resume
@@ -174,11 +180,20 @@ def refusal(
         )
     if earlier.run_key == key:
         return ""
-    changed = [
-        f"{k} ({_short(theirs)} there, {_short(ours)} here)"
-        for k, (ours, theirs) in differences(plain, earlier.config).items()
-    ]
-    return f"{path} holds a run of another configuration; these keys differ: {', '.join(changed)}"
+    return f"{path} holds a run of another configuration; {_changed(plain, earlier)}"
+
+
+def _changed(plain: Mapping[str, Any], earlier: RunRecord) -> str:
+    """Which keys differ, those first that others follow from, and how to go on with the earlier run."""
+    here, there = (str(cfg.get("method", {}).get("name")) for cfg in (plain, earlier.config))
+    found = differences(plain, earlier.config)
+    if here != there:  # whatever else differs there follows
+        found = {"method": (here, there)} | {k: v for k, v in found.items() if not k.startswith("method.")}
+    told = [f"{k} ({_short(theirs)} there, {_short(ours)} here)" for k, (ours, theirs) in [*found.items()][:TOLD]]
+    more = [f"{len(found) - TOLD} more"] if len(found) > TOLD else []
+    own = [str(one) for one in earlier.overrides if key_of(str(one)) not in ("output", "resume")]
+    words = f"; to go on with it: {joined(['flnl', *own, f'resume={earlier.folder}'])}" if own else ""
+    return f"these keys differ: {', '.join([*told, *more])}{words}"
 
 
 def _path(text: str) -> Path:

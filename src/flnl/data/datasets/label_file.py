@@ -6,6 +6,7 @@ Every sample has exactly one line; errors name the line.
 import csv
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,7 @@ def read_label_file(
                 continue
             label = named(row[name])
             if label is None:
-                way = "; a class without a test image needs a folder in train" if column == "path" else ""
-                raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({some(classes)}){way}")
+                raise UserError(f"{where}: {name} {_no_class(row[name], classes, of_images=column == 'path')}")
             values[place] = label
         if more and all(values[place] == NOBODY for name, values in columns.items() if name != "true"):
             raise UserError(f"{where}: {samples[place]!r} has no label")
@@ -163,6 +163,22 @@ def _classes(classes: Sequence[str]) -> Callable[[str], int | None]:
         return label
 
     return named
+
+
+def _no_class(cell: str, classes: Sequence[str], *, of_images: bool) -> str:
+    """What is wrong with a cell that names no class."""
+    if not cell.strip():
+        return "is empty"
+    way = "; a class without a test image needs a folder in train" if of_images else ""
+    if (number := _number(cell)) is not None and (alike := [one for one in classes if _number(one) == number]):
+        way = f"; {alike[0]!r} is that number: write the labels as the classes"
+    return f"{cell!r} is none of the classes ({some(classes)}){way}"
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    return None
 
 
 def _counted_classes(header: Iterable[str], named: Callable[[str], int | None], path: Path) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Tables: a user's CSV file with a column for the label, and scikit-learn's."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -86,6 +87,7 @@ class Bundled:
         return _assembled(self, x, list(map(str, source.feature_names)), known)
 
 
+THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+([.][0-9]*)?")
 FLOAT32 = float(np.finfo(np.float32).max)
 COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow", "aspen", "douglas-fir", "krummholz")
 
@@ -121,6 +123,11 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
             values[row, d] = number = _number(text)
             if abs(number) > FLOAT32:
                 raise UserError(f"{told}: column {name!r} has {text!r}, which is not finite as float32")
+            if not isfinite(number) and THOUSANDS.fullmatch(text.strip()):
+                raise UserError(
+                    f"{told}: column {name!r} has {text!r}, of which the comma may separate thousands or decimals: "
+                    "leave it out, or write a point"
+                )
             if not isfinite(number) and isfinite(_number(text.replace(",", "."))):
                 raise UserError(f"{told}: column {name!r} has {text!r}: write decimals with a point")
             if not isfinite(number):
