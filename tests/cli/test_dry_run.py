@@ -79,7 +79,7 @@ def test_the_run_in_a_folder_may_be_another(command: Command) -> None:
         (("resume=mine", "seed=7"), "mine holds a run of another configuration"),
         (
             ("resume=mine", "method=fedprox"),
-            "these keys differ: method (fedavg there, fedprox here); to go on with it: flnl ",
+            "these keys differ: method (fedavg there, fedprox here). It was begun with ",
         ),
         (("resume=nothing",), "resume=nothing: no run is recorded there"),
         (("resume=nothing", "output=mine"), "resume=nothing: no run is recorded there"),

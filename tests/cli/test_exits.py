@@ -188,8 +188,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "lines": (["noise.rho='a\nb'"], "noise.rho=a\\nb: must be a valid number"),
     "a number in quotes": (
         ["noise.rho='0.6'"],
-        "noise.rho=0.6: must be a valid number; '0.6' is in quotes, as text: leave them out",
+        "noise.rho=0.6: must be a valid number; '0.6' is text: write it as a number, without quotes",
     ),
+    "a number that is none in quotes": (["noise.rho='nan'"], "noise.rho=nan: must be a valid number\n"),
+    "a whole number with decimals in quotes": (["seed='1.5'"], "seed=1.5: must be a valid integer\n"),
     "escapes": (["noise.rho='\x1b[31m'"], "noise.rho=\\x1b[31m: must be a valid number"),
 }
 

@@ -27,7 +27,7 @@ from cleanlab import filter, rank
 from omegaconf import DictConfig
 from PIL import Image
 
-from flnl.audit import assessment, audit, audited_run, choice, examination, folds, performing, source, writing
+from flnl.audit import audit, audited_run, choice, examination, folds, performing, pooling, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
@@ -1163,7 +1163,7 @@ def test_what_a_client_gets_depends_on_what_others_draw_alone(
     digest = hashlib.sha256(b"of the other labels").hexdigest()
     runs = (opened, replace(opened, samples=changed, federation=replace(opened.federation, fingerprint=digest)))
     draw = np.random.default_rng(0).integers(0, 10, len(others))
-    monkeypatch.setattr(assessment, "drawn_labels", lambda *_: draw)
+    monkeypatch.setattr(pooling, "drawn_labels", lambda *_: draw)
     recording = source.of_recording(opened, fedavg.folder / NAME, Options())
     monkeypatch.setattr(source, "find", lambda *_: recording)
     got = []

@@ -161,8 +161,8 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
     question = Question.of(options.measure, options.seeds, part.fixed, each, [axis.key for axis in part.axes])
     runs = Runs(options.seeds, options.measure, launching, command, own=own)
     file = ChoicesFile(options.out, question, command, options.add)
-    file = file.without_stale([each for each, _ in parts], runs)
-    kept = file.kept() if options.add else None
+    file, there = file.without_stale([each for each, _ in parts], runs)
+    kept = there if options.add else None
     parts = _without_known(parts, kept, options)
     if kept is not None and not parts:
         _write_markdown(kept, options)

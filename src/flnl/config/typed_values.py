@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -16,6 +15,8 @@ from flnl.core.errors import shortened
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
+INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+FLOAT = re.compile(INTEGER.pattern + r"(\.[0-9]+)?(e[+-]?[0-9]{1,2})?", re.IGNORECASE)
 NO_KEY = " is not a key"
 """How that begins where there is no such key."""
 
@@ -63,11 +64,11 @@ def _as_text(key: str, error: ValidationError) -> str:
 
 
 def _as_number(error: ValidationError) -> str:
-    """That a number was typed in quotes, as text; empty where that is not the fault."""
+    """That a number was typed as text; empty where that is not the fault."""
     for one in error.errors():
-        if one["type"] in ("float_type", "int_type") and isinstance(text := one["input"], str):
-            with suppress(ValueError):
-                return f"; '{float(text):g}' is in quotes, as text: leave them out"
+        number = {"float_type": FLOAT, "int_type": INTEGER}.get(one["type"])
+        if number is not None and isinstance(text := one["input"], str) and number.fullmatch(text):
+            return f"; {text!r} is text: write it as a number, without quotes"
     return ""
 
 

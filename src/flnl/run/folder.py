@@ -16,9 +16,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from flnl.config.identity import differences
-from flnl.config.override_text import key_of
+from flnl.config.override_text import without
 from flnl.console.shell import joined
-from flnl.core.errors import UserError
+from flnl.core.errors import UserError, shortened
 from flnl.record import order
 from flnl.record.run import LOCK, RESULT, SWEEPS, RunRecord
 from flnl.storage.locks import free_after_error
@@ -184,16 +184,16 @@ def refusal(
 
 
 def _changed(plain: Mapping[str, Any], earlier: RunRecord) -> str:
-    """Which keys differ, those first that others follow from, and how to go on with the earlier run."""
-    here, there = (str(cfg.get("method", {}).get("name")) for cfg in (plain, earlier.config))
+    """Which keys differ, the method first and in place of its own keys; and what the earlier run was begun with."""
+    here, there = plain["method"]["name"], earlier.name_of("method")
     found = differences(plain, earlier.config)
-    if here != there:  # whatever else differs there follows
+    if here != there:
         found = {"method": (here, there)} | {k: v for k, v in found.items() if not k.startswith("method.")}
     told = [f"{k} ({_short(theirs)} there, {_short(ours)} here)" for k, (ours, theirs) in [*found.items()][:TOLD]]
     more = [f"{len(found) - TOLD} more"] if len(found) > TOLD else []
-    own = [str(one) for one in earlier.overrides if key_of(str(one)) not in ("output", "resume")]
-    words = f"; to go on with it: {joined(['flnl', *own, f'resume={earlier.folder}'])}" if own else ""
-    return f"these keys differ: {', '.join([*told, *more])}{words}"
+    own = joined(without(map(str, earlier.overrides), "output", "resume"))
+    begun = f". It was begun with {shortened(own)}" if own else ""
+    return f"these keys differ: {', '.join([*told, *more])}{begun}"
 
 
 def _path(text: str) -> Path:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -175,9 +176,11 @@ def _no_class(cell: str, classes: Sequence[str], *, of_images: bool) -> str:
     return f"{cell!r} is none of the classes ({some(classes)}){way}"
 
 
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        return float(text)
+def _number(text: str) -> Decimal | None:
+    """A finite number, to its last digit, as codes may be long; None of other texts."""
+    with suppress(InvalidOperation):
+        number = Decimal(text)
+        return number if number.is_finite() and "_" not in text else None
     return None
 
 

@@ -87,7 +87,7 @@ class Bundled:
         return _assembled(self, x, list(map(str, source.feature_names)), known)
 
 
-THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+([.][0-9]*)?")
+THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+([.][0-9]*)?")
 FLOAT32 = float(np.finfo(np.float32).max)
 COVERS = ("spruce-fir", "lodgepole pine", "ponderosa pine", "cottonwood-willow", "aspen", "douglas-fir", "krummholz")
 
@@ -124,10 +124,9 @@ def _values(part: Mapping[str, Sequence[str]], columns: Sequence[str], told: str
             if abs(number) > FLOAT32:
                 raise UserError(f"{told}: column {name!r} has {text!r}, which is not finite as float32")
             if not isfinite(number) and THOUSANDS.fullmatch(text.strip()):
-                raise UserError(
-                    f"{told}: column {name!r} has {text!r}, of which the comma may separate thousands or decimals: "
-                    "leave it out, or write a point"
-                )
+                either = text.count(",") == 1 and "." not in text
+                how = "if the comma separates thousands, leave it out; if decimals, write a point"
+                raise UserError(f"{told}: column {name!r} has {text!r}: {how if either else 'leave the commas out'}")
             if not isfinite(number) and isfinite(_number(text.replace(",", "."))):
                 raise UserError(f"{told}: column {name!r} has {text!r}: write decimals with a point")
             if not isfinite(number):

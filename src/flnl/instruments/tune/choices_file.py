@@ -46,14 +46,15 @@ class ChoicesFile:
             UserError: with ``add``, if the file answers another question.
         """
         there = self._of_the_same_question() if self.add else _load(self.path)
-        if there is None or not (self.add or [*there.command] == [*self.command]):
-            return None
-        return replace(there, studies=[study for study in there.studies if study.each not in self.stale])
+        return self._without_stale(there) if self.add or (there and [*there.command] == [*self.command]) else None
 
-    def without_stale(self, wanted: Sequence[Values], runs: Runs) -> ChoicesFile:
-        """The file without those ``wanted`` choices that are of another configuration or of other data; says which."""
-        there = self.kept()
-        studies = [] if there is None else there.studies
+    def without_stale(self, wanted: Sequence[Values], runs: Runs) -> tuple[ChoicesFile, Tuned | None]:
+        """The file, and what it keeps, without those ``wanted`` choices that are not of today's configuration and data.
+
+        Says which these are.
+        """
+        kept = self.kept()
+        studies = [] if kept is None else kept.studies
         stale = [study.each for study in studies if study.each in wanted and not runs.current(study)]
         for each in stale:
             of = " ".join(overrides_of(each))
@@ -62,7 +63,8 @@ class ChoicesFile:
                 "made again",
                 to=sys.stderr,
             )
-        return replace(self, stale=stale)
+        fresh = replace(self, stale=stale)
+        return fresh, fresh._without_stale(kept)
 
     def has_choice(self) -> bool:
         """Whether there is a file with a choice, of whatever command."""
@@ -70,7 +72,7 @@ class ChoicesFile:
         return there is not None and any(study.chosen is not None for study in there.studies)
 
     def write(self, tuned: Tuned) -> Tuned:
-        """Write ``tuned`` and, with ``add``, what the file has of other commands; returns both."""
+        """Write ``tuned``, added to what may stay (``kept``); returns both."""
         kept = self.kept()  # read again: other commands may have written meanwhile
         if kept is None and (there := _load(self.path)) is not None:
             made = f"{self.path} had what `{joined(there.command)}` found"
@@ -78,6 +80,11 @@ class ChoicesFile:
         written = tuned if kept is None else kept.with_added(tuned)
         written.save(self.path)
         return written
+
+    def _without_stale(self, tuned: Tuned | None) -> Tuned | None:
+        if tuned is None:
+            return None
+        return replace(tuned, studies=[study for study in tuned.studies if study.each not in self.stale])
 
     def _of_the_same_question(self) -> Tuned | None:
         def agreeing(before: Tuned) -> Iterator[Compared]:
