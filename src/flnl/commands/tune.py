@@ -184,11 +184,11 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         raise UserError(
             f"nothing could be chosen: every combination has a run that failed; {options.out} stays as it is"
         )
-    _write(tuned, file, options)
+    _write_markdown(file.write(tuned), options)
     if options.report:
         tuned = replace(tuned, studies=runs.reported(studies, options.report))
         show_reported(tuned)
-        _write(tuned, file, options)
+        _write_markdown(file.write(tuned), options)
     for path in (options.out, options.markdown):
         if path is not None:
             print_line(str(path))
@@ -198,10 +198,6 @@ def tune(arguments: Sequence[str], typed: Sequence[str] | None = None) -> None:
         raise UserError("a run of --report failed; see the file")
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
-
-
-def _write(tuned: Tuned, file: ChoicesFile, options: Namespace) -> None:
-    _write_markdown(file.write(tuned), options)
 
 
 def _write_markdown(tuned: Tuned, options: Namespace) -> None:

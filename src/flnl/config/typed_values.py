@@ -17,6 +17,7 @@ Fault = tuple[str, str]
 """A key, and what is wrong with it."""
 INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 FLOAT = re.compile(INTEGER.pattern + r"(\.[0-9]+)?(e[+-]?[0-9]{1,2})?", re.IGNORECASE)
+"""Texts that Hydra reads as numbers; one with a leading zero is a text to it."""
 NO_KEY = " is not a key"
 """How that begins where there is no such key."""
 

@@ -45,8 +45,10 @@ class ChoicesFile:
         Raises:
             UserError: with ``add``, if the file answers another question.
         """
-        there = self._of_the_same_question() if self.add else _load(self.path)
-        return self._without_stale(there) if self.add or (there and [*there.command] == [*self.command]) else None
+        if self.add:
+            return self._without_stale(self._of_the_same_question())
+        there = _load(self.path)
+        return self._without_stale(there) if there is not None and [*there.command] == [*self.command] else None
 
     def without_stale(self, wanted: Sequence[Values], runs: Runs) -> tuple[ChoicesFile, Tuned | None]:
         """The file, and what it keeps, without those ``wanted`` choices that are not of today's configuration and data.
